@@ -42,6 +42,11 @@ def connect(
     attempt_timeout: float = 60,
     failback_interval: float = 60,
     connect_timeout: float = 10,
+    keepalive_interval: float = 20,
+    keepalive_timeout: float = 20,
+    trusted_hosts: Sequence[str] = (),
+    replan_interval: float = 300,
+    zone: str | None = None,
     prefetch_bytes: int = 64 << 20,
     prefetch_batches: int = 256,
     idle_bytes: int = 256 << 20,
@@ -70,6 +75,14 @@ def connect(
         failback_interval: Time in seconds after which a client that uses another server than the first URL tries that one
             again.
         connect_timeout: Time limit for opening a connection, in seconds.
+        keepalive_interval: Time without received data after which a ping is sent, in seconds.
+        keepalive_timeout: Time to wait for the answer to a ping before the connection is closed, in seconds.
+        trusted_hosts: Hosts that receive requests and the token if a plan names them as locations: names, IP addresses, or
+            `*.DOMAIN` for the names below a domain, without a port. Default: the names below the parent domain of the hosts of
+            `urls`, and the loopback addresses if one of `urls` has one. The hosts of `urls` are always trusted.
+        replan_interval: Interval in seconds at which a training loop asks where its streams are served, at least 0.1. Only used
+            with servers that know each other.
+        zone: Zone of this client. Servers in the same zone are preferred.
         prefetch_bytes: Maximum size of the prefetched batches per rank, in bytes.
         prefetch_batches: Maximum number of prefetched batches per lane.
         idle_bytes: Maximum size of unused receive buffers that are kept for reuse per rank, in bytes.
@@ -94,6 +107,9 @@ def connect(
         traceparent = os.environ["TRACEPARENT"]
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    if isinstance(trusted_hosts, str):
+        raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
+    options["trusted_hosts"] = list(trusted_hosts)
     return Client(urls, options)
 
 

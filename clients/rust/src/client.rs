@@ -180,7 +180,7 @@ impl Client {
         let attempt = |limit| async move {
             let (transport, target) = self.servers.connect().await?;
             let done = call(transport, limit).await;
-            if done.as_ref().is_err_and(|error| error.is_transient() || error.is_limit()) {
+            if done.as_ref().is_err_and(|error| error.is_transient() || error.depends_on_server()) {
                 self.servers.skip(target);
             }
             done

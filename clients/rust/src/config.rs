@@ -8,8 +8,10 @@ use tonic::Code;
 use crate::Error;
 
 mod token;
+mod zone;
 
 pub use token::Token;
+pub(crate) use zone::zone_header;
 
 /// Limits and policies of a [`Client`](crate::Client) or [`Connection`](crate::Connection).
 ///
@@ -82,7 +84,8 @@ pub struct Config {
     /// Time without received data after which an attempt to receive a plan or a batch fails, if there is another server to ask.
     /// Servers can need long for their first batch. The limit therefore doubles after each round over all servers, is at least the
     /// time of the earlier attempts, and does not apply to an attempt after which no time would remain. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends,
-    /// and the time limit for opening one. Default: 60 s.
+    /// and the time limit for opening one. Within a cluster
+    /// whose servers have several locations, 10 s replace a stuck server earlier. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub attempt_timeout: Duration,
     /// Time after which a client that uses another server than the preferred one, the first URL, probes the preferred one.
@@ -90,12 +93,32 @@ pub struct Config {
     /// doubles, up to 32 times, if the client has to leave the preferred server again soon. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub failback_interval: Duration,
-    /// Time without received data after which an HTTP/2 keepalive ping is sent. Default: 20 s.
+    /// Time without received data after which an HTTP/2 keepalive ping is sent. Default: 20 s. Within a cluster, 5 s for this and
+    /// for `keepalive_timeout` detect a host that has failed after 10 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_interval: Duration,
     /// Time to wait for the answer to a keepalive ping before the connection is closed. Default: 20 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_timeout: Duration,
+    /// Interval at which a training asks for its plan again, to learn where its streams are served. Each request follows the last
+    /// one after a random time between half of the interval and all of it. At the start of an epoch and after a failure of a
+    /// server, it follows within a thirtieth of the interval. At least 100 ms. Only plans with locations are asked for again.
+    /// Default: 5 min.
+    #[serde(with = "humantime_serde")]
+    pub replan_interval: Duration,
+    /// Hosts that receive requests and the token if a plan names them as locations: names, IP addresses, or `*.DOMAIN` for the
+    /// names below a domain, all without a port. The hosts of the client's URLs are always trusted. If a URL of the client uses
+    /// TLS, locations must use TLS, too. Other locations are skipped, and nothing is sent to them.
+    ///
+    /// Default: none, which trusts the hosts that belong to those of the client's URLs. For a name with at least two dots, these
+    /// are the names below its parent domain: `forebay.ml.svc.cluster.local` stands for `*.ml.svc.cluster.local`. A parent like
+    /// `co.uk`, a country below a label of at most three characters, is not trusted. For a loopback address, `localhost` or a
+    /// Unix socket, they are the loopback addresses. Other addresses and names stand for themselves.
+    pub trusted_hosts: Vec<String>,
+    /// Maximum number of locations of a ticket that are used. Further ones are ignored. Default: 16.
+    pub max_locations: u64,
+    /// Zone of this client. Servers that know their zone name locations in the same zone, if it has any. Default: none.
+    pub zone: Option<String>,
     /// TLS settings for URLs that begin with `https://` or `grpc+tls://`.
     pub tls: Tls,
     /// Bearer token sent with every call. Default: none.
@@ -117,7 +140,24 @@ pub struct Tls {
     pub server_name: Option<String>,
 }
 
+/// Shortest replan interval.
+const MIN_REPLAN_INTERVAL: Duration = Duration::from_millis(100);
+
 impl Config {
+    /// Verifies settings whose values are not all valid.
+    ///
+    /// # Errors
+    /// [`Error::Request`] that names the setting.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        if self.replan_interval < MIN_REPLAN_INTERVAL {
+            return Err(Error::Request(format!(
+                "replan_interval: is {:?}, expected at least {MIN_REPLAN_INTERVAL:?}",
+                self.replan_interval
+            )));
+        }
+        self.zone.as_deref().map_or(Ok(()), |zone| zone_header(zone).map(drop))
+    }
+
     /// Returns true if `error` rejects a token from a file, so that a retry may send a newer token.
     pub(crate) fn can_renew_token(&self, error: &Error) -> bool {
         let is_file = self.token.as_ref().is_some_and(Token::is_file);
@@ -148,6 +188,10 @@ impl Default for Config {
             failback_interval: Duration::from_secs(60),
             keepalive_interval: Duration::from_secs(20),
             keepalive_timeout: Duration::from_secs(20),
+            replan_interval: Duration::from_secs(300),
+            trusted_hosts: Vec::new(),
+            max_locations: 16,
+            zone: None,
             tls: Tls::default(),
             token: None,
         }

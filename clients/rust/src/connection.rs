@@ -8,7 +8,7 @@ use forebay_proto::v1::{Lookup, Train};
 use crate::{
     Batches, Caller, Config, Error, Lookups, Plan, Worker,
     memory::Slabs,
-    route::{Route, Transport},
+    route::{Route, StreamSender, Transport},
     training::{TicketStream, plan, ticket},
 };
 
@@ -60,7 +60,8 @@ impl Connection {
     pub async fn get(&self, ticket: Bytes) -> Result<Batches, Error> {
         let config = self.transport.config();
         let slabs = Slabs::new(config.idle_slab_bytes);
-        let stream = TicketStream::open(&self.transport, ticket, 0, slabs, None).await?;
+        let stream =
+            TicketStream::open(&self.transport, ticket, StreamSender::default(), slabs, None).await?;
         let schema = Arc::clone(&stream.schema);
         Ok(Batches::receive(stream, schema, config))
     }

@@ -117,6 +117,24 @@ impl Error {
         matches!(self, Self::Status(status) if status.code() == Code::ResourceExhausted)
     }
 
+    /// Returns true if the server does not know a field of the request, because its version is older than that of another server.
+    pub(crate) fn is_unknown_field(&self) -> bool {
+        matches!(self, Self::Status(status)
+            if status.code() == Code::InvalidArgument && status.message().contains("unknown field"))
+    }
+
+    /// Returns true if another server may accept a request that this one rejects: it has other limits or another version.
+    pub(crate) fn depends_on_server(&self) -> bool {
+        self.is_limit() || self.is_unknown_field()
+    }
+
+    /// Returns true if the server refers the client to the next one that it may ask.
+    pub(crate) fn is_declined(&self) -> bool {
+        matches!(self, Self::Status(status)
+            if status.code() == Code::Unavailable
+                && status.metadata().get("forebay-next").is_some_and(|value| value == "1"))
+    }
+
     /// Returns the time after which the server recommends a retry.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {

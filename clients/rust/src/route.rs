@@ -1,4 +1,12 @@
 //! The way to a server: connections, choice of a server, retries.
+//!
+//! ```text
+//! placement: the servers of the streams of a rank; candidates decides among locations, trust refuses some
+//!     |
+//! servers: the servers that the client was given; failback decides when to return to the first one
+//!     |
+//! dial: the addresses of a host --> transport: one gRPC connection
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +17,22 @@ use tokio::sync::mpsc;
 use crate::{Config, Error, memory::Slabs, wire::Response};
 
 mod address;
+mod candidates;
+mod dial;
+mod failback;
+mod host;
+mod placement;
+mod replan;
 mod retry;
 mod servers;
 mod tls;
 mod transport;
+mod trust;
 
+pub(crate) use placement::{Origin, Placement};
 pub(crate) use retry::Attempts;
 pub(crate) use servers::{Servers, Target};
-pub(crate) use transport::Transport;
+pub(crate) use transport::{StreamSender, Transport};
 
 /// The servers that a call may use.
 pub(crate) enum Route {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! planner --Plan--> Training --next--> the trainer
+//!                      |  \--> replanner: asks for the plan again, to follow its locations
 //!                      |  \--> meter --> reporter: a report per second to the server
 //!                    lanes: merges the lanes into the order of steps, through uploads for a device
 //!                      |
@@ -18,7 +19,12 @@ use std::{
 use arrow_schema::SchemaRef;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Batch, Config, Device, DeviceBatch, Error, batches::Item, memory::Slabs, route::Servers};
+use crate::{
+    Batch, Config, Device, DeviceBatch, Error,
+    batches::Item,
+    memory::Slabs,
+    route::{Placement, Servers},
+};
 
 mod job;
 mod lane;
@@ -26,6 +32,7 @@ mod lanes;
 mod meter;
 mod plan;
 mod planner;
+mod replanner;
 mod reporter;
 mod ticket_stream;
 mod uploads;
@@ -89,7 +96,9 @@ pub struct Training<B = Batch> {
     delivered: Option<Instant>,
     /// Time of the first request for the next batch.
     requested: Option<Instant>,
+    placement: Placement,
     _reporter: Option<AbortOnDropHandle<()>>,
+    _replanner: Option<AbortOnDropHandle<()>>,
 }
 
 impl Training {
@@ -120,8 +129,20 @@ impl<B: Item> Training<B> {
     fn new(lanes: Lanes<B>, job: Job) -> Self {
         let reports = || AbortOnDropHandle::new(tokio::spawn(reporter::report(job.clone())));
         let reporter = job.servers.config().report.then(reports);
-        let Job { plan, meter, .. } = job;
-        Self { plan, lanes, ended: false, meter, delivered: None, requested: None, _reporter: reporter }
+        let follows = || AbortOnDropHandle::new(tokio::spawn(replanner::follow(job.clone())));
+        let replanner = job.placement.is_following().then(follows);
+        let Job { plan, placement, meter, .. } = job;
+        Self {
+            plan,
+            lanes,
+            ended: false,
+            meter,
+            delivered: None,
+            requested: None,
+            placement,
+            _reporter: reporter,
+            _replanner: replanner,
+        }
     }
 
     /// Returns the plan of the training.
@@ -179,6 +200,12 @@ impl<B: Item> Training<B> {
     /// Returns the counters of the training.
     pub fn stats(&self) -> Stats {
         self.meter.stats()
+    }
+
+    /// Returns the number of distinct locations of the plan that were skipped, because their host is not trusted or they lack TLS;
+    /// see [`Config::trusted_hosts`].
+    pub fn skipped_locations(&self) -> u64 {
+        self.placement.refused_locations()
     }
 
     /// Returns a handle to the counters. It can be read while a batch is awaited.

@@ -119,15 +119,15 @@ impl Attempts {
         }
     }
 
-    /// Returns true if another attempt may succeed: after a transient error, and after an exceeded limit until each of `targets`
-    /// has rejected the request, because servers can have different limits.
+    /// Returns true if another attempt may succeed: after a transient error, and after an exceeded limit or an unknown field until
+    /// each of `targets` has rejected the request, because servers can have different limits and versions.
     pub(crate) fn can_retry(&mut self, error: &Error, targets: usize) -> bool {
         if error.is_transient() {
             self.backoff.rejected = 0;
             return true;
         }
         self.backoff.rejected += 1;
-        error.is_limit() && self.backoff.rejected < targets
+        error.depends_on_server() && self.backoff.rejected < targets
     }
 
     /// Records a failed attempt and returns the delay before the next one.

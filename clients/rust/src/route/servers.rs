@@ -1,15 +1,12 @@
 //! The servers of a cluster.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{address::resolve, transport::Transport};
+use super::{dial::dial, failback::Failback, transport::Transport, trust::Trust};
 use crate::{Config, Error};
-
-/// Maximum of the factor by which the failback interval grows.
-const MAX_FAILBACK_FACTOR: u32 = 32;
 
 /// The servers of a cluster, and the one in use. Cheap to clone. Clones share the server in use, so that the ranks and lanes of
 /// a process read the same windows from the memory of one server.
@@ -20,6 +17,7 @@ pub(crate) struct Servers {
 
 struct Shared {
     urls: Vec<String>,
+    trust: Trust,
     config: Arc<Config>,
     state: Mutex<State>,
 }
@@ -47,16 +45,6 @@ struct State {
     is_returned: bool,
 }
 
-/// Time of the next probe of the preferred server.
-struct Failback {
-    /// Time of the next probe; `None` while the preferred server is in use.
-    due: Option<Instant>,
-    /// Time between the failure of the preferred server and the first probe.
-    wait: Duration,
-    /// Time of the last return to the preferred server.
-    returned: Option<Instant>,
-}
-
 impl State {
     fn target(&self) -> Target {
         Target { server: self.server, address: self.addresses.get(self.address).copied() }
@@ -69,34 +57,26 @@ impl State {
     }
 }
 
-impl Failback {
-    /// Records that the preferred server failed.
-    fn left(&mut self, now: Instant, interval: Duration) {
-        let is_again = self.returned.is_some_and(|returned| now - returned < self.wait);
-        let longest = interval.saturating_mul(MAX_FAILBACK_FACTOR);
-        self.wait = if is_again { self.wait.saturating_mul(2).min(longest) } else { interval };
-        self.due = now.checked_add(self.wait);
-    }
-}
-
 impl Servers {
     /// Creates the cluster of the servers at `urls`, the preferred one first. Does not connect.
     ///
     /// # Errors
-    /// [`Error::Request`] if `urls` is empty.
+    /// [`Error::Request`] if `urls` is empty, or if a setting of `config` is invalid.
     pub(crate) fn new(urls: Vec<String>, config: Config) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Request("urls: is empty, expected at least one server URL".into()));
         }
+        config.validate()?;
+        let trust = Trust::new(&urls, &config.trusted_hosts)?;
         let state = State {
             server: 0,
             addresses: Vec::new(),
             address: 0,
             counts: vec![1; urls.len()],
-            failback: Failback { due: None, wait: config.failback_interval, returned: None },
+            failback: Failback::new(config.failback_interval),
             is_returned: false,
         };
-        let shared = Shared { urls, config: Arc::new(config), state: Mutex::new(state) };
+        let shared = Shared { urls, trust, config: Arc::new(config), state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -119,7 +99,7 @@ impl Servers {
             addresses.rotate_left(state.address);
             (state.server, addresses)
         };
-        let opened = self.open(server, &mut addresses).await;
+        let opened = dial(&self.shared.urls[server], &mut addresses, &self.shared.config).await;
         let address = opened.as_ref().map_or(None, |(_, address)| *address);
         let target = Target { server, address };
         {
@@ -142,28 +122,15 @@ impl Servers {
         }
     }
 
-    /// Connects to the first of `addresses` that accepts a connection. Resolves them if they are empty.
-    async fn open(
-        &self,
-        server: usize,
-        addresses: &mut Vec<SocketAddr>,
-    ) -> Result<(Transport, Option<SocketAddr>), Error> {
-        let (url, config) = (&self.shared.urls[server], &self.shared.config);
-        if addresses.is_empty() {
-            *addresses = resolve(url, config.connect_timeout).await?;
-        }
-        let Some((last, others)) = addresses.split_last() else {
-            return Ok((Transport::open(url, Arc::clone(config)).await?, None));
-        };
-        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let limit = config.connect_timeout / count;
-        for address in others {
-            if let Ok(transport) = Transport::open_at(url, *address, limit, Arc::clone(config)).await {
-                return Ok((transport, Some(*address)));
-            }
-        }
-        let transport = Transport::open_at(url, *last, limit, Arc::clone(config)).await?;
-        Ok((transport, Some(*last)))
+    /// Connects to a server that is not one of the cluster's URLs, at the first of its addresses that accepts a connection.
+    pub(crate) async fn dial(&self, url: &str) -> Result<Transport, Error> {
+        let (transport, _) = dial(url, &mut Vec::new(), &self.shared.config).await?;
+        Ok(transport)
+    }
+
+    /// Returns whether the client may connect to `location`; see [`Trust::admits`].
+    pub(super) fn admits(&self, location: &str) -> Result<(), &'static str> {
+        self.shared.trust.admits(location)
     }
 
     /// Replaces `target` by the next address of its host or, after the last one, by the next server. Has no effect if it is no
@@ -224,7 +191,7 @@ impl Servers {
     }
 
     async fn is_preferred_healthy(&self) -> Result<(), Error> {
-        let (transport, _) = self.open(0, &mut Vec::new()).await?;
+        let transport = self.dial(&self.shared.urls[0]).await?;
         transport.check_health().await
     }
 
@@ -234,8 +201,7 @@ impl Servers {
             tracing::info!(url = self.shared.urls[0], "returning to the preferred server");
             state.select(0);
             state.is_returned = true;
-            state.failback.returned = Some(Instant::now());
-            state.failback.due = None;
+            state.failback.returned(Instant::now());
         }
     }
 }
@@ -243,8 +209,6 @@ impl Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const INTERVAL: Duration = Duration::from_secs(60);
 
     fn servers(urls: [&str; 3]) -> Servers {
         Servers::new(urls.map(str::to_owned).into(), Config::default()).unwrap()
@@ -286,20 +250,5 @@ mod tests {
         assert_eq!(used, Target { server: 0, address: Some(addresses[1]) });
         assert_eq!(target(&servers), used, "later connections begin with this address");
         assert_eq!(servers.targets(), 4);
-    }
-
-    #[test]
-    fn the_wait_for_a_probe_doubles_if_the_preferred_server_fails_soon_after_a_return() {
-        let now = Instant::now();
-        let mut failback = Failback { due: None, wait: INTERVAL, returned: None };
-        failback.left(now, INTERVAL);
-        assert_eq!(failback.due, Some(now + INTERVAL));
-        for factor in [2, 4, 8, 16, 32, 32] {
-            failback.returned = Some(now);
-            failback.left(now + INTERVAL / 2, INTERVAL);
-            assert_eq!(failback.wait, INTERVAL * factor);
-        }
-        failback.left(now + INTERVAL * 100, INTERVAL);
-        assert_eq!(failback.wait, INTERVAL);
     }
 }

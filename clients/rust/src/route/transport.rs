@@ -17,20 +17,25 @@ use tokio::{
 use tonic::{
     Code, Request, Status,
     body::Body,
-    metadata::MetadataMap,
+    metadata::{MetadataMap, MetadataValue},
     transport::{Channel, Endpoint},
 };
 use tower::{Service, ServiceExt};
 
-use super::{address::http_url, tls::tls_config};
+use super::{address::http_url, candidates::CandidateNumber, tls::tls_config};
 use crate::{
     Config, Error,
+    config::zone_header,
     memory::Slabs,
     wire::{RequestBody, Response, framed},
 };
 
 /// Header with the ID of a trainer. The server uses it to associate streams and reports.
 const TRAINER_HEADER: &str = "forebay-trainer";
+/// Header with the number of the server among those that the client asks for a stream, or `last` for one that has to serve it.
+const CANDIDATE_HEADER: &str = "forebay-candidate";
+/// Header with the zone of the client. The server names locations in this zone.
+const ZONE_HEADER: &str = "forebay-zone";
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const DO_EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
 /// Length of the prefix of a gRPC message.
@@ -50,6 +55,15 @@ struct HealthCheck {
 struct HealthCheckAnswer {
     #[prost(int32, tag = "1")]
     status: i32,
+}
+
+/// The headers of a stream that tell who asks for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StreamSender {
+    /// ID of the trainer; 0 for none.
+    pub(crate) trainer: u64,
+    /// Number of the server among those that the client asks; `None` without a choice.
+    pub(crate) candidate: Option<CandidateNumber>,
 }
 
 /// A gRPC connection to one Flight server. Cheap to clone; clones share the connection.
@@ -124,7 +138,10 @@ impl Transport {
 
     /// Calls GetFlightInfo with `command`.
     pub(crate) async fn flight_info(&self, command: Bytes) -> Result<FlightInfo, Error> {
-        let request = self.request(FlightDescriptor::new_cmd(command))?;
+        let mut request = self.request(FlightDescriptor::new_cmd(command))?;
+        if let Some(zone) = &self.config.zone {
+            request.metadata_mut().insert(ZONE_HEADER, zone_header(zone)?);
+        }
         let info = self.flight().get_flight_info(request).await;
         Ok(info.map_err(|status| self.failed(status))?.into_inner())
     }
@@ -141,12 +158,25 @@ impl Transport {
         Ok(bodies)
     }
 
-    /// Calls DoGet with `ticket`. Bodies are received into `slabs`. `trainer` is the ID of the trainer, 0 for none.
-    pub(crate) async fn get(&self, ticket: Bytes, trainer: u64, slabs: Slabs) -> Result<Response, Error> {
+    /// Calls DoGet with `ticket`. Bodies are received into `slabs`.
+    pub(crate) async fn get(
+        &self,
+        ticket: Bytes,
+        sender: StreamSender,
+        slabs: Slabs,
+    ) -> Result<Response, Error> {
         let message = framed(&Ticket { ticket })?;
         let mut headers = self.headers()?;
+        let StreamSender { trainer, candidate } = sender;
         if trainer != 0 {
             headers.insert(TRAINER_HEADER, format!("{trainer:016x}").parse().expect("hexadecimal digits"));
+        }
+        match candidate {
+            Some(CandidateNumber::Number(number)) => drop(headers.insert(CANDIDATE_HEADER, number.into())),
+            Some(CandidateNumber::Last) => {
+                headers.insert(CANDIDATE_HEADER, MetadataValue::from_static("last"));
+            }
+            None => {}
         }
         let response = self.respond(DO_GET, headers, Body::new(Full::new(message))).await?;
         Ok(Response::new(&self.url, response, &self.config, slabs))

@@ -11,7 +11,7 @@ use crate::{
     Batch, Error,
     batches::Source,
     memory::Slabs,
-    route::{Attempts, Target},
+    route::{Attempts, Origin, StreamSender},
 };
 
 /// The batches of one lane, in order and each exactly once. After a failure, the stream resumes on any server.
@@ -24,11 +24,13 @@ pub(super) struct Lane {
     attempts: Attempts,
     /// Number of the last batch that was received with other content than expected, and requested again.
     mismatched: Option<u64>,
+    /// Server of the last attempt.
+    origin: Option<Origin>,
 }
 
 struct OpenStream {
     stream: TicketStream,
-    target: Target,
+    origin: Origin,
     opened: Instant,
     /// Number of delivered batches.
     delivered: u64,
@@ -38,7 +40,7 @@ impl Lane {
     /// Creates lane number `lane` of `job`.
     pub(super) fn new(job: Job, slabs: Slabs, lane: u64) -> Self {
         let attempts = Attempts::new(job.servers.config().retry_deadline);
-        Self { job, slabs, next: lane, stream: None, attempts, mismatched: None }
+        Self { job, slabs, next: lane, stream: None, attempts, mismatched: None, origin: None }
     }
 
     fn is_over(&self) -> bool {
@@ -55,10 +57,10 @@ impl Lane {
             self.stream = Some(self.open().await?);
         }
         let stream = self.stream.as_mut().expect("the stream was opened above");
-        let OpenStream { stream, target, opened, delivered } = stream;
+        let OpenStream { stream, origin, opened, delivered } = stream;
         let batch = stream.next().await;
         let received = batch.and_then(|batch| self.job.verified(self.next, batch));
-        let batch = received.inspect_err(|_| self.job.servers.skip(*target))?;
+        let batch = received.inspect_err(|error| self.job.left(origin, error))?;
         if batch.is_some() {
             self.next = self.next.saturating_add(self.job.plan.lanes());
             *delivered += 1;
@@ -69,29 +71,40 @@ impl Lane {
 
     async fn open(&mut self) -> Result<OpenStream, Error> {
         let ticket = ticket(&self.job.plan.remaining_request(self.next));
-        let servers = &self.job.servers;
-        let (transport, target) = servers.connect().await?;
-        let limit = self.attempts.limit(servers.config().attempt_timeout, servers.targets());
-        let opened =
-            TicketStream::open(&transport, ticket, self.job.trainer, self.slabs.clone(), limit).await;
-        let stream = opened.inspect_err(|_| servers.skip(target))?;
+        let placement = &self.job.placement;
+        self.origin = None;
+        let (transport, origin) = placement.connect().await?;
+        self.origin = Some(origin.clone());
+        let limit = self.attempts.limit(self.job.servers.config().attempt_timeout, placement.targets());
+        let sender = StreamSender { trainer: self.job.trainer, candidate: origin.number() };
+        let opened = TicketStream::open(&transport, ticket, sender, self.slabs.clone(), limit).await;
+        let stream = opened.inspect_err(|error| self.job.left(&origin, error))?;
         if stream.schema != self.job.plan.schema {
-            servers.skip(target);
+            placement.failed(&origin);
             return Err(Error::BatchMismatch(format!(
                 "{} sends a schema that differs from the schema of the plan",
                 transport.url()
             )));
         }
-        Ok(OpenStream { stream, target, opened: Instant::now(), delivered: 0 })
+        placement.opened(&origin);
+        Ok(OpenStream { stream, origin, opened: Instant::now(), delivered: 0 })
     }
 
-    /// Closes the stream if the preferred server is healthy again, so that the next batch is requested there.
-    fn return_to_preferred(&mut self) {
+    /// Closes the stream if it should continue at another server, so that the next batch is requested there.
+    fn move_to_preferred(&mut self) {
+        let is_over = self.is_over();
+        if !is_over {
+            self.job.placement.reached(self.job.plan.cursor(self.next).epoch);
+        }
         let Some(stream) = &self.stream else { return };
-        self.job.servers.probe_preferred();
-        if self.job.servers.has_returned_from(stream.target) && !self.is_over() {
+        if self.job.placement.has_moved_from(&stream.origin) && !is_over {
             self.stream = None;
         }
+    }
+
+    /// Returns true if the server of the last attempt refers the client to the next candidate with `error`. This is not a failure.
+    fn is_declined(&self, error: &Error) -> bool {
+        error.is_declined() && self.origin.as_ref().is_some_and(Origin::may_decline)
     }
 
     /// Returns true if the batch may be received by another attempt.
@@ -105,11 +118,23 @@ impl Lane {
             *renewed = true;
             return true;
         }
-        self.attempts.can_retry(error, self.job.servers.targets())
+        if matches!(error, Error::Status(_)) && self.origin.as_ref().is_some_and(Origin::is_location) {
+            // A location is a hint. The servers of the client decide whether the request is wrong.
+            return true;
+        }
+        self.attempts.can_retry(error, self.job.placement.targets())
     }
 }
 
 impl Job {
+    /// Records that a stream from `origin` ended with `error`.
+    fn left(&self, origin: &Origin, error: &Error) {
+        match error.is_declined() && origin.may_decline() {
+            true => self.placement.declined(origin),
+            false => self.placement.failed(origin),
+        }
+    }
+
     /// Returns `batch` if it is batch number `number` and intact, or the end of the stream if there is no such batch.
     ///
     /// # Errors
@@ -139,8 +164,11 @@ impl Source for Lane {
 
     async fn next(&mut self) -> Result<Option<Batch>, Error> {
         self.attempts.restart(self.job.servers.config().retry_deadline);
-        self.return_to_preferred();
+        self.move_to_preferred();
         let mut renewed = false;
+        if let Some(difference) = self.job.plan_change() {
+            return Err(difference);
+        }
         loop {
             let was_running = self.stream.is_some();
             let done = tokio::time::timeout_at(self.attempts.deadline, self.attempt()).await;
@@ -149,13 +177,18 @@ impl Source for Lane {
                 return Err(self.attempts.deadline_exceeded());
             };
             let error = match done {
+                Err(error) if self.is_declined(&error) => {
+                    tracing::debug!(%error, batch = self.next, "the server refers to the next location");
+                    self.stream = None;
+                    continue;
+                }
                 Err(error) if self.can_retry(&error, was_running, &mut renewed) => error,
                 done => return done,
             };
             self.stream = None;
             tracing::warn!(%error, batch = self.next, "stream failed; reconnecting");
             self.job.meter.failed(error.to_string());
-            let targets = self.job.servers.targets();
+            let targets = self.job.placement.targets();
             tokio::time::sleep(self.attempts.delay_after(error, targets)).await;
         }
     }

@@ -26,6 +26,7 @@ use crate::Error;
 ///     summary: PlanSummary { steps: 100, ..PlanSummary::default() },
 ///     total_records: -1,
 ///     tickets: Vec::new(),
+///     locations: Vec::new(),
 ///     resolved: Train { epochs: Some(3), start_step: 20, ..Train::default() },
 /// };
 /// assert_eq!(plan.batches(), 280);
@@ -48,6 +49,9 @@ pub struct Plan {
     pub total_records: i64,
     /// Tickets of all ranks and lanes, in rank-major order.
     pub tickets: Vec<Bytes>,
+    /// URIs of the servers that should serve each ticket, the preferred one first. Empty for servers that do not know each other.
+    /// Every server serves every ticket.
+    pub locations: Vec<Vec<String>>,
     /// Request with all defaults resolved and the snapshot pinned. Rank and lane are those of the original request.
     pub resolved: Train,
 }
@@ -98,6 +102,15 @@ impl Plan {
     /// Returns the rank that receives the batches.
     pub fn rank(&self) -> u64 {
         self.resolved.rank.unwrap_or(0)
+    }
+
+    /// Returns the locations of the rank. Its lanes have the same ones.
+    pub(crate) fn own_locations(&self) -> &[String] {
+        let of_all_ranks = self.summary.world_size.max(1).saturating_mul(self.streams());
+        let has_all_ranks = self.locations.len() as u64 == of_all_ranks;
+        let first = if has_all_ranks { self.rank().saturating_mul(self.streams()) } else { 0 };
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        self.locations.get(first).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the number of parallel streams of the rank.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_flight::FlightEndpoint;
 use forebay_proto::{
     Encoding,
     v1::{Command, PlanSummary, Train},
@@ -19,7 +20,9 @@ pub(crate) async fn plan(transport: &Transport, train: &Train) -> Result<Plan, E
     let malformed = |error: &dyn std::fmt::Display| Error::protocol(format!("malformed FlightInfo: {error}"));
     let summary: PlanSummary =
         Encoding::Protobuf.decode("PlanSummary", &info.app_metadata).map_err(|error| malformed(&error))?;
-    let tickets: Vec<_> = info.endpoint.iter().filter_map(|endpoint| endpoint.ticket.as_ref()).collect();
+    let tickets = info.endpoint.iter().map(|endpoint| endpoint.ticket.as_ref());
+    let tickets: Option<Vec<_>> = tickets.collect();
+    let tickets = tickets.ok_or_else(|| malformed(&"an endpoint has no ticket"))?;
     let first = tickets.first().ok_or_else(|| malformed(&"it has no endpoint"))?;
     let resolved: Command =
         Encoding::Protobuf.decode("Command", &first.ticket).map_err(|error| malformed(&error))?;
@@ -28,7 +31,13 @@ pub(crate) async fn plan(transport: &Transport, train: &Train) -> Result<Plan, E
         resolved: Train { rank: train.rank, lane: train.lane, ..resolved },
         summary,
         total_records: info.total_records,
+        locations: info.endpoint.iter().map(locations).collect(),
         tickets: tickets.iter().map(|ticket| ticket.ticket.clone()).collect(),
         schema: Arc::new(info.try_decode_schema().map_err(|error| malformed(&error))?),
     })
+}
+
+/// Returns the URIs of the locations of `endpoint`, in their order.
+fn locations(endpoint: &FlightEndpoint) -> Vec<String> {
+    endpoint.location.iter().map(|location| location.uri.clone()).collect()
 }

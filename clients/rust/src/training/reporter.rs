@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use forebay_proto::{Encoding, v1::ReportRequest};
 
 use super::{job::Job, meter::Stats};
+use crate::route::{Origin, Placement, Servers, Target, Transport};
 
 /// Interval of the reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -14,7 +15,7 @@ const MAX_REJECTED_INTERVAL: Duration = Duration::from_secs(64);
 /// Reports wait and compute time to the server in use once per second. Reports that the server rejects, for example because of an
 /// expired token, become less frequent until one is accepted.
 pub(super) async fn report(job: Job) {
-    let Job { servers, plan, meter, trainer } = job;
+    let Job { servers, placement, plan, meter, trainer, .. } = job;
     let mut before = (Instant::now(), meter.stats());
     let mut opened = None;
     let mut pause = REPORT_INTERVAL;
@@ -36,12 +37,15 @@ pub(super) async fn report(job: Job) {
             gpu_utilization: meter.utilization(now),
         };
         before = (now, stats);
-        // The streams may have returned to the preferred server.
-        opened = opened.filter(|(_, target)| !servers.has_returned_from(*target));
+        // The streams may have moved to another server.
+        opened = opened.filter(|open: &Opened| match open {
+            Opened::Location(_, origin) => placement.is_serving(origin),
+            Opened::Own(_, target) => !placement.is_at_location() && !servers.has_returned_from(*target),
+        });
         if opened.is_none() {
-            opened = servers.connect().await.ok();
+            opened = Opened::new(&servers, &placement).await;
         }
-        let Some((transport, _)) = &opened else { continue };
+        let Some(Opened::Location(transport, _) | Opened::Own(transport, _)) = &opened else { continue };
         match transport.action("report", Encoding::Protobuf.encode(&report)).await {
             Ok(_) => pause = REPORT_INTERVAL,
             // Not logged, because the lanes log lost connections.
@@ -53,6 +57,24 @@ pub(super) async fn report(job: Job) {
                 tokio::time::sleep(pause).await;
                 before = (Instant::now(), meter.stats());
             }
+        }
+    }
+}
+
+/// A connection to the server of the streams.
+enum Opened {
+    /// A location of the plan.
+    Location(Transport, Origin),
+    /// A server that the client was given.
+    Own(Transport, Target),
+}
+
+impl Opened {
+    /// Connects to the server of the last stream; `None` if that fails.
+    async fn new(servers: &Servers, placement: &Placement) -> Option<Self> {
+        match placement.connect_to_location().await {
+            Some(opened) => opened.ok().map(|(transport, origin)| Self::Location(transport, origin)),
+            None => servers.connect().await.ok().map(|(transport, target)| Self::Own(transport, target)),
         }
     }
 }

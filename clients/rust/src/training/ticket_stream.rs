@@ -9,7 +9,13 @@ use forebay_proto::{
     v1::{Command, Train},
 };
 
-use crate::{Batch, Error, batches::Source, memory::Slabs, route::Transport, wire::Response};
+use crate::{
+    Batch, Error,
+    batches::Source,
+    memory::Slabs,
+    route::{StreamSender, Transport},
+    wire::Response,
+};
 
 /// The batches of one ticket, in the order of the server. Ends with an error if the connection is lost.
 pub(crate) struct TicketStream {
@@ -19,16 +25,16 @@ pub(crate) struct TicketStream {
 }
 
 impl TicketStream {
-    /// Requests `ticket` and reads the schema. Bodies are received into `slabs`. `trainer` is the ID of the trainer, 0 for none.
-    /// Fails if no data is received for `limit`, now or later.
+    /// Requests `ticket` and reads the schema. Bodies are received into `slabs`. Fails if no data is received for `limit`, now or
+    /// later.
     pub(crate) async fn open(
         transport: &Transport,
         ticket: Bytes,
-        trainer: u64,
+        sender: StreamSender,
         slabs: Slabs,
         limit: Option<Duration>,
     ) -> Result<Self, Error> {
-        let response = transport.get(ticket, trainer, slabs);
+        let response = transport.get(ticket, sender, slabs);
         let mut response = match limit {
             Some(limit) => {
                 let response = tokio::time::timeout(limit, response).await;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 #![allow(dead_code)] // Each test file uses some of them.
 
+pub(crate) mod front;
+
 use std::{
     net::SocketAddr,
     path::Path,

@@ -6,6 +6,7 @@
 mod common;
 mod docs;
 mod failures;
+mod locations;
 mod lookups;
 mod queues;
 mod server;

@@ -9,6 +9,7 @@ fn plan(rows: u64, batch_size: u64, world_size: u64, rank: u64, short: bool, tra
     let global = batch_size * world_size;
     let steps = if short { rows.div_ceil(global) } else { rows / global };
     Plan {
+        locations: Vec::new(),
         schema: Arc::new(Schema::empty()),
         summary: PlanSummary { rows, steps, batch_size, world_size, ..PlanSummary::default() },
         total_records: 0,

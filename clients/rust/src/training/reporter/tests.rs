@@ -58,6 +58,7 @@ async fn reports_continue_after_the_server_has_rejected_the_token() {
         .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
     let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
     let plan = Plan {
+        locations: Vec::new(),
         schema: Arc::new(Schema::empty()),
         summary: PlanSummary::default(),
         total_records: 0,

@@ -1,0 +1,219 @@
+//! The choice among the locations of a plan and the servers of the client, as decisions without I/O.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{failback::Failback, replan::ReplanTimer};
+
+/// A server that may serve the streams of one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Candidate {
+    /// URL of a trusted location of the plan.
+    Location(Arc<str>),
+    /// The server in use among those that the client was given.
+    Own,
+}
+
+/// Number of a server among those that a client asks for a stream, as the server is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CandidateNumber {
+    /// The server may refer the client to the next one. Counted from 0.
+    Number(usize),
+    /// The server has to serve the stream.
+    Last,
+}
+
+/// An observation that may change the choice.
+#[derive(Debug, Clone)]
+pub(super) enum Event<'a> {
+    /// A stream was opened at this candidate.
+    Opened(&'a Candidate),
+    /// An attempt at this candidate failed. The client was given servers with this number of addresses.
+    Failed(&'a Candidate, usize),
+    /// This candidate refers the client to the next one.
+    Declined(&'a Candidate),
+    /// The streams have reached another epoch.
+    Epoch,
+    /// A plan named these trusted locations, the preferred one first.
+    Planned(Vec<Arc<str>>),
+    /// No server answered with a plan.
+    NotPlanned,
+    /// The first location answered a probe.
+    Answered(&'a Arc<str>),
+}
+
+/// Intervals of the choice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Intervals {
+    /// See [`Config::replan_interval`](crate::Config::replan_interval).
+    pub(super) replan: Duration,
+    /// See [`Config::failback_interval`](crate::Config::failback_interval).
+    pub(super) failback: Duration,
+}
+
+/// The candidates of the streams of one rank, and the one in use. A round consists of the locations, in the order of the plan,
+/// and then of the servers that the client was given.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    locations: Vec<Arc<str>>,
+    /// Index of the location in use; the number of locations for the servers of the client.
+    at: usize,
+    /// Number of failed attempts at the servers of the client in this round.
+    own_failures: usize,
+    /// Candidate at which the last stream was opened.
+    serving: Option<Candidate>,
+    /// True if the first location has answered a probe since another one was in use.
+    has_moved: bool,
+    failback: Failback,
+    timer: ReplanTimer,
+    intervals: Intervals,
+}
+
+impl Candidates {
+    /// Creates the choice among `locations`, which are trusted, the preferred one first. `random` is a number from 0 to 1, also
+    /// in [`on`](Self::on).
+    pub(super) fn new(now: Instant, random: f64, locations: Vec<Arc<str>>, intervals: Intervals) -> Self {
+        Self {
+            locations,
+            at: 0,
+            own_failures: 0,
+            serving: None,
+            has_moved: false,
+            failback: Failback::new(intervals.failback),
+            timer: ReplanTimer::new(now, random, intervals.replan),
+            intervals,
+        }
+    }
+
+    /// Returns the candidate for the next stream.
+    pub(super) fn current(&self) -> Candidate {
+        match self.locations.get(self.at) {
+            Some(url) => Candidate::Location(Arc::clone(url)),
+            None => Candidate::Own,
+        }
+    }
+
+    /// Returns the candidate at which the last stream was opened.
+    pub(super) fn serving(&self) -> Option<&Candidate> {
+        self.serving.as_ref()
+    }
+
+    /// Returns the number of locations.
+    pub(super) fn locations(&self) -> usize {
+        self.locations.len()
+    }
+
+    /// Returns the URLs of the locations.
+    pub(super) fn urls(&self) -> Vec<Arc<str>> {
+        self.locations.clone()
+    }
+
+    /// Returns the number of `candidate` in the round. The last location and the servers of the client have to serve.
+    pub(super) fn number(&self, candidate: &Candidate) -> CandidateNumber {
+        match self.index(candidate) {
+            Some(index) if index + 1 < self.locations.len() => CandidateNumber::Number(index),
+            _ => CandidateNumber::Last,
+        }
+    }
+
+    /// Returns the time of the next request for the plan.
+    pub(super) fn replan_at(&self) -> Instant {
+        let due = self.failback.due.map_or(self.timer.due(), |due| due.min(self.timer.due()));
+        due.max(self.timer.earliest())
+    }
+
+    /// Returns the first location, if the streams are elsewhere and would move there.
+    pub(super) fn to_probe(&self) -> Option<&Arc<str>> {
+        let first = self.locations.first()?;
+        let is_first = matches!(&self.serving, Some(Candidate::Location(url)) if url == first);
+        (!is_first || self.at != 0).then_some(first)
+    }
+
+    /// Returns true if a stream at `candidate` should continue at the first location.
+    pub(super) fn has_moved_from(&self, candidate: &Candidate) -> bool {
+        self.has_moved && self.index(candidate) != Some(0)
+    }
+
+    /// Records `event`.
+    pub(super) fn on(&mut self, now: Instant, random: f64, event: Event<'_>) {
+        match event {
+            Event::Opened(candidate) => self.serving = Some(candidate.clone()),
+            Event::Failed(candidate, own_targets) => {
+                self.timer.hurry(now, random);
+                let was_first = self.at == 0;
+                if self.leave(candidate, own_targets) && was_first && self.at != 0 {
+                    self.failback.left(now, self.intervals.failback);
+                }
+            }
+            Event::Declined(candidate) => {
+                // The servers of the client do not decline.
+                self.leave(candidate, 1);
+            }
+            Event::Epoch => self.timer.hurry(now, random),
+            Event::Planned(locations) => {
+                self.asked(now, random);
+                self.replace(locations);
+            }
+            Event::NotPlanned => self.asked(now, random),
+            Event::Answered(first) => {
+                if self.locations.first() == Some(first) {
+                    (self.at, self.has_moved) = (0, true);
+                    self.failback.returned(now);
+                }
+            }
+        }
+    }
+
+    /// Records that the plan was asked for. If the first location has failed, the next request follows after the failback interval.
+    fn asked(&mut self, now: Instant, random: f64) {
+        self.timer.planned(now, random);
+        if self.failback.due.is_some_and(|due| due <= now) {
+            self.failback.due = now.checked_add(self.intervals.failback);
+        }
+    }
+
+    fn index(&self, candidate: &Candidate) -> Option<usize> {
+        match candidate {
+            Candidate::Location(url) => self.locations.iter().position(|location| location == url),
+            Candidate::Own => None,
+        }
+    }
+
+    /// Selects the candidate after `candidate`. Returns false if another stream has done so before.
+    fn leave(&mut self, candidate: &Candidate, own_targets: usize) -> bool {
+        if self.locations.is_empty() || self.current() != *candidate {
+            return false;
+        }
+        self.has_moved = false;
+        if self.at < self.locations.len() {
+            self.at += 1;
+            self.own_failures = 0;
+            return true;
+        }
+        self.own_failures += 1;
+        if self.own_failures >= own_targets {
+            // The next round begins.
+            (self.at, self.own_failures) = (0, 0);
+        }
+        true
+    }
+
+    /// Replaces the locations. Streams stay where they are; the next one is opened at the same candidate if the new plan has it.
+    fn replace(&mut self, locations: Vec<Arc<str>>) {
+        if locations == self.locations {
+            return;
+        }
+        let current = self.current();
+        self.locations = locations;
+        self.has_moved = false;
+        self.at = match current {
+            Candidate::Own => self.locations.len(),
+            // A location that the plan no longer names is left.
+            Candidate::Location(_) => self.index(&current).unwrap_or(0),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The hosts of server URLs.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::address::http_url;
+
+/// Host of a server, and whether connections to it use TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) host: Host,
+    pub(super) is_tls: bool,
+}
+
+/// Host of a server, in a form that can be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Host {
+    /// Path of a Unix socket.
+    Socket(String),
+    Ip(IpAddr),
+    /// Name in lower case, without a dot at its end.
+    Name(String),
+}
+
+impl Peer {
+    /// Parses the URL of a server with the parser that connections use.
+    ///
+    /// # Errors
+    /// A description of what was expected.
+    pub(super) fn parse(url: &str) -> Result<Self, &'static str> {
+        let http = http_url(url);
+        if let Some(path) = http.strip_prefix("unix:") {
+            return Ok(Self { host: Host::Socket(path.to_owned()), is_tls: false });
+        }
+        let is_tls = http.starts_with("https://");
+        if !is_tls && !http.starts_with("http://") {
+            return Err("expected grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH");
+        }
+        let parsed = http.parse::<http::Uri>().map_err(|_| "expected a valid URL")?;
+        let authority = parsed.authority().ok_or("expected a host")?;
+        if authority.as_str().contains('@') {
+            return Err("expected a host without user information");
+        }
+        Ok(Self { host: Host::parse(authority.host()).ok_or("expected a host")?, is_tls })
+    }
+}
+
+impl Host {
+    /// Parses an IP address or a name; `None` if it is empty. An IPv6 address may have brackets. An IPv4 address that is mapped
+    /// to IPv6 is the IPv4 address.
+    pub(super) fn parse(host: &str) -> Option<Self> {
+        if let Some(rest) = host.strip_prefix('[') {
+            let ip = rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?;
+            return Some(Self::Ip(IpAddr::V6(ip).to_canonical()));
+        }
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Some(Self::Ip(ip.to_canonical()));
+        }
+        let name = host.trim_end_matches('.').to_ascii_lowercase();
+        (!name.is_empty()).then_some(Self::Name(name))
+    }
+
+    /// Returns true for the addresses of this machine, and for `localhost`.
+    pub(super) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Ip(ip) => ip.is_loopback(),
+            Self::Name(name) => name == "localhost",
+            Self::Socket(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_a_url_is_compared_without_case_brackets_and_final_dot() {
+        let name = |text: &str| Host::Name(text.into());
+        let ip = |text: &str| Host::Ip(text.parse().unwrap());
+        for (url, host, is_tls) in [
+            ("grpc://Forebay-0.Example.com.:8815", name("forebay-0.example.com"), false),
+            ("grpc+tls://a:1", name("a"), true),
+            ("https://10.0.0.1", ip("10.0.0.1"), true),
+            ("http://[::FFFF:10.0.0.1]:1", ip("10.0.0.1"), false),
+            ("grpc+tcp://[::1]:1", ip("::1"), false),
+            ("grpc+unix:///run/a", Host::Socket("/run/a".into()), false),
+            ("unix:/run/a", Host::Socket("/run/a".into()), false),
+        ] {
+            assert_eq!(Peer::parse(url), Ok(Peer { host, is_tls }), "{url}");
+        }
+        for url in ["", "a:1", "ftp://a", "grpc://", "grpc://a@b:1", "grpc://a b", "GRPC+TLS://a"] {
+            assert!(Peer::parse(url).is_err(), "{url}");
+        }
+    }
+}
