@@ -138,6 +138,10 @@ struct Serve {
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers [default: none].
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
+    /// Bytes per second that the network interface of the server can send, such as 12.5GB for 100 Gbit/s, for the metric
+    /// forebay_wanted_servers [default: unknown, only the load of the CPU threads counts].
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_NETWORK_BANDWIDTH")]
+    network_bandwidth: Option<ByteSize>,
     /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
@@ -221,6 +225,7 @@ impl Serve {
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);
         settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);
+        settings.network_bandwidth = self.network_bandwidth.or(settings.network_bandwidth);
         settings.insecure |= self.insecure;
         settings.open_datasets |= self.open_datasets;
         settings.exit_when_idle = self.exit_when_idle.or(settings.exit_when_idle);
