@@ -11,8 +11,8 @@
 //! stored in tickets, states and job records, are accepted in JSON.
 
 /// Names of the actions of the Flight method `DoAction`.
-pub const ACTIONS: [&str; 9] =
-    ["refresh", "warm", "count-rows", "pin", "unpin", "drop-cache", "pin-lookups", "report", "open"];
+pub const ACTIONS: [&str; 10] =
+    ["refresh", "warm", "count-rows", "pin", "unpin", "drop-cache", "pin-lookups", "report", "open", "hello"];
 
 mod code;
 mod decode;

@@ -13,7 +13,7 @@ use crate::Settings;
 /// Name of the file that a running server locks.
 const LOCK: &str = "lock";
 /// Names that any version of the server creates in the cache directory, and `lost+found`.
-const OWN_NAMES: [&str; 7] = [LOCK, "columns", "footers", "indexes", "state", "demo", VOLUME];
+const OWN_NAMES: [&str; 8] = [LOCK, "columns", "footers", "indexes", "state", "demo", "members.json", VOLUME];
 /// Folder that the file system creates at the root of a volume.
 const VOLUME: &str = "lost+found";
 

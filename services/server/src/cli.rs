@@ -78,6 +78,23 @@ struct Serve {
     /// `state` in --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
+    /// Servers of the cluster that this server belongs to, separated by commas: HOST:PORT, dns:NAME:PORT for all addresses of a name,
+    /// or file:PATH for a file with one address a line. Requires --advertise [default: none, the server is alone].
+    #[arg(long, value_name = "SOURCES", env = "FOREBAY_MEMBERS")]
+    members: Option<String>,
+    /// Address by which clients and other servers reach this server. It must stay the same after a restart [default: none].
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_ADVERTISE")]
+    advertise: Option<String>,
+    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any [default: none].
+    #[arg(long, value_name = "NAME", env = "FOREBAY_ZONE")]
+    zone: Option<String>,
+    /// File with the bearer token that this server sends to the other members; required with --members and --tokens [default:
+    /// none].
+    #[arg(long, value_name = "FILE", env = "FOREBAY_MEMBERSHIP_TOKEN")]
+    membership_token: Option<PathBuf>,
+    /// File with the CA certificates (PEM) of the other members, used with --tls-certificate [default: the public CAs].
+    #[arg(long, value_name = "FILE", env = "FOREBAY_MEMBERSHIP_CA")]
+    membership_ca: Option<PathBuf>,
     /// Listen address of gRPC (Arrow Flight): HOST:PORT, or unix:/path for trainers on the same host. Port 0 selects a free port
     /// [default: 127.0.0.1:8815].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
@@ -222,6 +239,11 @@ impl Serve {
         set(&mut settings.grace_period, self.grace_period);
         set(&mut settings.drain_delay, self.drain_delay);
         settings.state = self.state.or(settings.state);
+        settings.members = self.members.or(settings.members);
+        settings.advertise = self.advertise.or(settings.advertise);
+        settings.zone = self.zone.or(settings.zone);
+        settings.membership.token = self.membership_token.or(settings.membership.token);
+        settings.membership.ca = self.membership_ca.or(settings.membership.ca);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);
         settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);

@@ -25,6 +25,11 @@ impl Drain {
         self.leaving.is_cancelled()
     }
 
+    /// Waits for [`leave`](Self::leave).
+    pub(crate) async fn left(&self) {
+        self.leaving.cancelled().await;
+    }
+
     /// Runs `work` unless [`leave`](Self::leave) is called first.
     pub(crate) async fn unless_left<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.leaving.run_until_cancelled(work).await

@@ -4,7 +4,7 @@ use std::fmt;
 
 use forebay_proto::DecodeError;
 use http::StatusCode;
-use tonic::{Code, Status};
+use tonic::{Code, Status, metadata::MetadataValue};
 
 /// A failed request, independent of the transport that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,8 @@ enum Kind {
     Corrupt,
     /// A temporary failure; retry.
     Unavailable,
+    /// The server is loaded; call the next server of the list.
+    Next,
     /// The caller did not send its request in time.
     Timeout,
     /// The caller cancelled the request.
@@ -95,6 +97,11 @@ impl Error {
         Self::new(Kind::Unavailable, message)
     }
 
+    /// An error of a loaded server that asks the caller to call the next server of its list at once.
+    pub(crate) fn next(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Next, message)
+    }
+
     /// An error about a request that was not sent in time.
     pub(crate) fn timeout(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Timeout, message)
@@ -135,7 +142,7 @@ impl Error {
             Kind::Precondition => Code::FailedPrecondition,
             Kind::Limit | Kind::Busy => Code::ResourceExhausted,
             Kind::Corrupt => Code::DataLoss,
-            Kind::Unavailable => Code::Unavailable,
+            Kind::Unavailable | Kind::Next => Code::Unavailable,
             Kind::Timeout => Code::DeadlineExceeded,
             Kind::Cancelled => Code::Cancelled,
             Kind::Internal => Code::Internal,
@@ -152,7 +159,7 @@ impl Error {
             Kind::Precondition => StatusCode::CONFLICT,
             Kind::Limit => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::Busy => StatusCode::TOO_MANY_REQUESTS,
-            Kind::Unavailable | Kind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Unavailable | Kind::Next | Kind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Kind::Corrupt | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -168,12 +175,17 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for Status {
-    /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not.
+    /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not. A loaded server that
+    /// sends a stream on adds `forebay-next: 1`.
     fn from(error: Error) -> Self {
         let (code, retry_after) = (error.grpc_code(), error.retry_after_seconds());
+        let is_next = error.kind == Kind::Next;
         let mut status = Self::new(code, error.message);
         if let Some(seconds) = retry_after {
             status.metadata_mut().insert("retry-after", seconds.into());
+        }
+        if is_next {
+            status.metadata_mut().insert("forebay-next", MetadataValue::from_static("1"));
         }
         status
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! listener --> http_metrics --> host_check --> authorize --> page | API --+-- queues, datasets, events, sessions, overview,
-//!              rate, errors,    Host header,   tokens,                    |   explain
+//!              rate, errors,    Host header,   tokens,                    |   explain, members
 //!              duration         other sites    administrators             +-- live: state and events as server-sent events
 //!                                                                         +-- openapi: description of all routes
 //! ```
@@ -22,6 +22,7 @@ mod explain;
 mod host_check;
 mod http_metrics;
 mod live;
+mod members;
 mod openapi;
 mod overview;
 mod page;

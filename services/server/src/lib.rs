@@ -4,6 +4,7 @@
 //! main --> cli --+-- serve ---> Server --+-- Services     state that both transports share
 //!                |                       |     +-- registry   datasets, lookup indexes, queues, job records by name
 //!                |                       |     +-- sessions   running streams
+//!                |                       |     +-- members    the servers of the cluster, and which of them serves a stream
 //!                |                       |     +-- Explainer  explanations of past batches
 //!                |                       |     +-- telemetry  events, stalls, metrics, spans for a collector
 //!                |                       +-- Listeners    sockets, TLS, tokens (auth)
@@ -36,6 +37,7 @@ mod http;
 mod idle;
 mod listeners;
 mod lookup_request;
+mod members;
 mod readiness;
 mod registry;
 mod samples;
@@ -47,6 +49,7 @@ mod telemetry;
 
 pub use address::Address;
 pub use forebay_loader::Scheduling;
+pub use members::Settings as MembershipSettings;
 pub use server::Server;
 pub use settings::{Limits, QueueSpec, Settings, Tls};
 pub use telemetry::traces::Settings as TraceSettings;

@@ -14,6 +14,7 @@ use crate::{
     drain::Drain,
     events::Events,
     explainer::Explainer,
+    members::Members,
     registry::{
         datasets::Datasets,
         jobs::{Jobs, Notes},
@@ -34,6 +35,7 @@ pub(crate) struct Services {
     pub(crate) queues: Queues,
     pub(crate) sessions: Sessions,
     pub(crate) callers: Callers,
+    pub(crate) members: Members,
     pub(crate) jobs: Notes,
     pub(crate) explainer: Explainer,
     pub(crate) events: Events,
@@ -65,6 +67,8 @@ impl Services {
         let (jobs, write_jobs) = Notes::new(records.clone());
         tasks.spawn(write_jobs);
         let events = Events::new(limits.max_events);
+        let (sessions, drain) = (Sessions::new(), Drain::default());
+        let members = Members::new(settings, &state, &sessions, &drain, events.clone()).await?;
         let datasets = Datasets::new(settings, state, events.clone())?;
         let explainer =
             Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
@@ -77,13 +81,14 @@ impl Services {
             loader,
             online,
             queues,
-            sessions: Sessions::new(),
+            sessions,
+            members,
             callers: Callers::new(Arc::clone(&limits)),
             jobs,
             explainer,
             events,
             traces: Traces::start(&settings.traces)?,
-            drain: Drain::default(),
+            drain,
             limits,
             settings: Arc::new(RunningSettings::new(settings)?),
         })
@@ -99,6 +104,7 @@ impl Services {
             let pinned = spec.snapshot.clone();
             tasks.spawn(online.run(datasets, name.clone(), pinned, self.limits.max_open_backoff));
         }
+        tasks.spawn(self.members.clone().run());
         for queue in self.queues.all() {
             tasks.spawn(queue.clone().run());
         }

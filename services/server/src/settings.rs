@@ -20,7 +20,7 @@ use documented::DocumentedFields;
 use forebay_loader::Scheduling;
 use serde::{Deserialize, Serialize};
 
-use crate::Address;
+use crate::{Address, members::check_names};
 
 pub use online_spec::OnlineSpec;
 pub use queue_spec::QueueSpec;
@@ -51,6 +51,15 @@ pub struct Settings {
     /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state
     /// cannot be rebuilt from the datasets. Default: `state` in the cache directory.
     pub state: Option<String>,
+    /// Servers of the cluster that this server belongs to, separated by commas: `HOST:PORT`, `dns:NAME:PORT` for all addresses of a
+    /// name, or `file:PATH` for a file with one address a line. All of them have the same `state`. Requires `advertise`. Default:
+    /// none, the server is alone.
+    pub members: Option<String>,
+    /// `HOST:PORT` by which clients and other servers reach this server, and its name among the members. It must stay the same
+    /// after a restart. Default: none.
+    pub advertise: Option<String>,
+    /// Zone of this server, such as `eu-west-1a`: up to 64 letters, digits, `-`, `_` and `.`. A client that names its zone is sent to servers of that zone, if there are any. Default: none.
+    pub zone: Option<String>,
     /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the
     /// machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
     #[serde(serialize_with = "exactly")]
@@ -111,6 +120,8 @@ pub struct Settings {
     pub queues: BTreeMap<String, QueueSpec>,
     /// Export of traces.
     pub traces: crate::TraceSettings,
+    /// Limits and policies of the servers of a cluster.
+    pub membership: crate::MembershipSettings,
     /// Limits on what clients can request.
     pub limits: Limits,
     /// Limits and policies of the training path.
@@ -257,6 +268,9 @@ impl Default for Settings {
             exit_when_idle: None,
             cache_dir: default_cache_dir(),
             state: None,
+            members: None,
+            advertise: None,
+            zone: None,
             cache_memory: ByteSize(memory_limit::memory_bytes(Path::new("/")) / 2),
             cache_disk: None,
             cpu_threads: cores,
@@ -279,6 +293,7 @@ impl Default for Settings {
             lookups: forebay_inference::Config::default(),
             queues: BTreeMap::new(),
             traces: crate::TraceSettings::default(),
+            membership: crate::MembershipSettings::default(),
             limits: Limits::default(),
             loader: forebay_loader::Config::default(),
             storage: forebay_storage::Config::default(),
@@ -424,8 +439,29 @@ impl Settings {
         );
         ensure!(self.exit_when_idle != Some(Duration::ZERO), "exit_when_idle is 0, expected at least 1ms");
         self.traces.check()?;
+        self.check_membership()?;
         self.check_open_datasets()?;
         self.check_authentication()
+    }
+
+    /// Requires the settings of a member, if this server is one.
+    fn check_membership(&self) -> anyhow::Result<()> {
+        let Self { members, advertise, zone, membership, .. } = self;
+        membership.check()?;
+        check_names(members.as_deref(), advertise.as_deref(), zone.as_deref())?;
+        if members.is_none() {
+            return Ok(());
+        }
+        ensure!(
+            matches!(self.grpc, Address::Tcp(_)),
+            "--members: expected HOST:PORT as --grpc, but it is {}",
+            self.grpc
+        );
+        ensure!(
+            self.tokens.is_none() || membership.token.is_some(),
+            "--members with --tokens: expected --membership-token FILE, too, with the token that this server sends to the others"
+        );
+        Ok(())
     }
 
     /// Requires an address at which the operating system reports the user of a caller.

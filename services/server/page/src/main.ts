@@ -9,6 +9,7 @@ import { EventsView } from './events.ts';
 import { ExplainView } from './explain.ts';
 import { HeaderView } from './header.ts';
 import { Live } from './live.ts';
+import { MembersView } from './members.ts';
 import { PipelineView } from './pipeline.ts';
 import { QueuesView } from './queues.ts';
 import { Roster } from './roster.ts';
@@ -30,6 +31,7 @@ const cache = new CacheView();
 const stalls = new StallsView();
 const queues = new QueuesView(admin);
 const datasets = new DatasetsView();
+const members = new MembersView();
 const callers = new CallersView();
 const events = new EventsView();
 const explain = new ExplainView();
@@ -73,6 +75,7 @@ function draw(state: State): void {
   drawSessions();
   queues.update(state.queues.queues);
   datasets.update(state.datasets.datasets);
+  members.update(state.members);
   callers.update(state.callers);
   example(state);
 }

@@ -8,8 +8,8 @@ use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     ACTIONS, Encoding,
     v1::{
-        Command, CountResult, DropCacheRequest, DropCacheResult, OpenRequest, PinLookupsRequest,
-        PinLookupsResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult,
+        Command, CountResult, DropCacheRequest, DropCacheResult, HelloRequest, OpenRequest,
+        PinLookupsRequest, PinLookupsResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult,
     },
 };
 use forebay_storage::Reader;
@@ -97,8 +97,14 @@ const OPEN: (&str, &str) = (
      server must have, as JSON}. Result: as of `refresh`, with the name of the dataset.",
 );
 
+pub(super) const HELLO: (&str, &str) = (
+    "hello",
+    "Say who this server is. The servers of a cluster call it at each other, also while one of them is about to stop. Body: {}. \
+     Result: {\"name\", \"version\", \"state\", \"zone\", \"draining\"}.",
+);
+
 const ALL: [(&str, &str); ACTIONS.len()] =
-    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT, OPEN];
+    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT, OPEN, HELLO];
 
 /// Returns the name and the description of every action, for `ListActions`.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
@@ -147,6 +153,7 @@ async fn permitted(context: &Context, access: &Access, name: &str, body: &[u8]) 
         "drop-cache" => drop_cache(context, access, body).await,
         "pin-lookups" => pin_lookups(context, access, body).await,
         "open" => open(context, access, body).await,
+        "hello" => hello(context, body).await,
         _ => report(context, access, body),
     }
 }
@@ -201,6 +208,14 @@ async fn open(context: &Context, access: &Access, body: &[u8]) -> Result<Results
     }
     datasets.record(&name, &opened).await?;
     Ok(stream::iter([Ok(result(encoding, &refreshed(name, &reader, changed)))]).boxed())
+}
+
+async fn hello(context: &Context, body: &[u8]) -> Result<Results, Error> {
+    let encoding = Encoding::of(body);
+    let _: HelloRequest = encoding.decode("HelloRequest", body)?;
+    let Services { members, drain, .. } = &context.services;
+    let hello = members.hello(drain.is_leaving()).await?;
+    Ok(stream::iter([Ok(result(encoding, &hello))]).boxed())
 }
 
 async fn unpin(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {

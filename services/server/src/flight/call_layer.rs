@@ -40,10 +40,12 @@ impl CallLayer {
         &self,
         headers: &http::HeaderMap,
         connection: Option<&Connection>,
+        method: &str,
     ) -> Result<Access, Status> {
         let access = self.authenticator.authorize(headers, connection.map(Connection::peer))?;
         connection.map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
-        if self.drain.is_draining() {
+        // The actions decide themselves: other servers may still ask who this one is.
+        if self.drain.is_draining() && method != "DoAction" {
             return Err(stopping().into());
         }
         Ok(access)
@@ -101,7 +103,7 @@ where
         // Orchestrators check health without a token, and also while the server drains.
         if call.method != "health" {
             let connection = request.extensions().get::<Arc<Connection>>().cloned();
-            match self.layer.authorize(request.headers(), connection.as_deref()) {
+            match self.layer.authorize(request.headers(), connection.as_deref(), call.method) {
                 Ok(access) => {
                     request.extensions_mut().insert(access);
                     call.start_span(&self.layer.traces, &mut request);

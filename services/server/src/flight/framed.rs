@@ -37,6 +37,7 @@ use crate::{
     Error,
     auth::Access,
     callers::Resource,
+    members,
     registry::datasets::Datasets,
     sessions::Running,
     traces::{self, Trace},
@@ -78,17 +79,20 @@ async fn answer(
 ) -> Result<http::Response<Body>, Status> {
     let access = call_layer::access(request.extensions())?;
     let (trainer, trace) = (trainer(request.headers()), call_layer::trace(request.extensions()));
+    let candidate = members::candidate(request.headers())?;
     let ticket = read_ticket(request, context.services.limits.max_request_bytes).await?;
     let (wanted, encoding) = decode_ticket(&ticket)?;
     let train = match wanted {
         Wanted::Lookup(lookup) => return look_up(context, &access, lookup, encoding, trace).await,
         Wanted::Train(train) => train,
     };
-    let (job, rank, lane) = context.stream(&access, train).await?;
     let services = &context.services;
+    services.members.admit(candidate)?;
+    let (job, rank, lane) = context.stream(&access, train).await?;
     let charge = services.callers.take(&access.caller(), Resource::Streams, 1)?;
     let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);
     context.services.jobs.note(job.train());
+    services.members.note_stream(job.train(), u64::from(rank));
     let schema = schema_message(job.view().schema())?;
     let loader = services.loader.of_tenant(access.tenant());
     let batches = loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());

@@ -57,8 +57,13 @@ pub(super) trait Methods: Send + Sync {
     /// ListFlights.
     fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>>;
 
-    /// GetFlightInfo.
-    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<FlightInfo>>;
+    /// GetFlightInfo. Locations are of servers in `zone`, if there are any.
+    fn flight_info(
+        &self,
+        access: Access,
+        descriptor: FlightDescriptor,
+        zone: Option<String>,
+    ) -> Answer<'_, Response<FlightInfo>>;
 
     /// GetSchema.
     fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult>;
@@ -105,13 +110,18 @@ impl Methods for Context {
         self.services.datasets.list(access).iter().map(listed_info).collect()
     }
 
-    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<FlightInfo>> {
+    fn flight_info(
+        &self,
+        access: Access,
+        descriptor: FlightDescriptor,
+        zone: Option<String>,
+    ) -> Answer<'_, Response<FlightInfo>> {
         Box::pin(async move {
             let _call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             match described(&descriptor)? {
                 Described::Command(command) => {
                     let command = command.to_vec();
-                    train_info(self, &access, descriptor, &command).await
+                    train_info(self, &access, descriptor, &command, zone).await
                 }
                 Described::Dataset(name) => {
                     let current = self.services.datasets.current(&access, name).await?;
@@ -139,6 +149,12 @@ impl Methods for Context {
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>> {
         Box::pin(async move {
             let call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
+            if action.r#type == actions::HELLO.0 {
+                return Ok(actions::run(self.clone(), access, action).await?);
+            }
+            if self.services.drain.is_draining() {
+                return Err(stopping().into());
+            }
             let results = actions::run(self.clone(), access, action).await?;
             // The call lasts until all results are taken, or the server stops.
             let running = (results, self.services.drain.clone(), call, false);
@@ -206,6 +222,7 @@ async fn train_info(
     access: &Access,
     descriptor: FlightDescriptor,
     command: &[u8],
+    zone: Option<String>,
 ) -> Result<Response<FlightInfo>, Status> {
     let requested = context.job(access, command).await?;
     let job = &requested.job;
@@ -225,8 +242,11 @@ async fn train_info(
             "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
         )).into());
     }
+    let locations = context.services.members.locations(train, requested.rank, zone).await?;
     // The message and its encoded form.
-    let charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, 2 * tickets)?;
+    let bytes =
+        tickets + locations.bytes_of(job.endpoints(requested.rank, requested.lane).map(|(rank, _)| rank));
+    let charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, 2 * bytes)?;
     let mut info = FlightInfo::new()
         .with_descriptor(descriptor)
         .with_ordered(false)
@@ -237,7 +257,10 @@ async fn train_info(
     for (rank, lane) in job.endpoints(requested.rank, requested.lane) {
         rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
         let ticket = Ticket::new(ticket(&requested, rank, lane));
-        info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
+        let endpoint = FlightEndpoint::new().with_ticket(ticket);
+        info = info.with_endpoint(
+            locations.of(rank).iter().fold(endpoint, |endpoint, uri| endpoint.with_location(uri)),
+        );
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
     Ok(charged(info.with_total_records(rows), charge))

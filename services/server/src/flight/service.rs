@@ -14,6 +14,7 @@ use super::{
     actions, call_layer,
     methods::{Methods, Reply},
 };
+use crate::members;
 
 /// The Flight service, except DoGet.
 pub(crate) struct Flight {
@@ -54,7 +55,8 @@ impl FlightService for Flight {
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
         let access = call_layer::access(request.extensions())?;
-        self.methods.flight_info(access, request.into_inner()).await
+        let zone = members::zone(request.metadata().as_ref())?;
+        self.methods.flight_info(access, request.into_inner(), zone).await
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {

@@ -18,7 +18,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Context, callers, datasets, events, explain, live, overview, probes, queues, response,
+    Context, callers, datasets, events, explain, live, members, overview, probes, queues, response,
     response::AuthErrors, sessions,
 };
 use crate::events::Event;
@@ -79,6 +79,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(queues::throughput_latency))
         .routes(routes!(events::list))
         .routes(routes!(callers::list))
+        .routes(routes!(members::show))
         .routes(routes!(live::subscribe))
         .routes(routes!(explain::jobs))
         .routes(routes!(explain::explain, explain::explain_request))

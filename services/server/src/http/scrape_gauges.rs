@@ -8,9 +8,12 @@ use crate::{auth::Access, registry::datasets::Phase, services::Services, telemet
 
 /// Sets the gauges to the current values.
 pub(super) fn update(context: &Context) {
-    let Services { datasets, online, queues, drain, .. } = &context.services;
+    let Services { datasets, online, queues, drain, members, .. } = &context.services;
     process::update();
     gauge!("forebay_draining").set(f64::from(u8::from(drain.is_draining())));
+    for (state, count) in members.view().iter().flat_map(|cluster| cluster.counts()) {
+        gauge!("forebay_members", "state" => state).set(count as f64);
+    }
     let everything = Access::everything();
     for listed in datasets.list(&everything) {
         let reader = match &listed.phase {

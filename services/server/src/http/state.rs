@@ -7,6 +7,7 @@ use super::{
     callers::{self, CallerUsage},
     context::View,
     datasets::{self, Datasets},
+    members::{self, MemberList},
     overview::{self, Overview},
     queues::{self, QueueList},
     sessions::{self, SessionList, Stalls},
@@ -31,16 +32,21 @@ pub(super) struct State {
     /// Use of the resources that callers share; null if the caller may not read all datasets.
     #[schema(required)]
     callers: Option<CallerUsage>,
+    /// The servers of the cluster; null if the caller may not read all datasets, or if the server has no `members`.
+    #[schema(required)]
+    members: Option<MemberList>,
 }
 
 /// Returns the state visible to the caller.
 pub(super) fn of(view: &View) -> State {
+    let reads_all = view.access.check_all_datasets().is_ok();
     State {
         overview: overview::of(view),
         sessions: sessions::of(view, sessions::DEFAULT_LIMIT, None),
         stalls: sessions::stalls_of(view, SECONDS, None),
         queues: queues::of(view),
         datasets: datasets::of(view),
-        callers: view.access.check_all_datasets().is_ok().then(|| callers::of(&view.context)),
+        callers: reads_all.then(|| callers::of(&view.context)),
+        members: if reads_all { members::of(&view.context) } else { None },
     }
 }

@@ -62,6 +62,11 @@ fn tables() -> Vec<Table> {
             "Batching of a queue. These settings can be changed at run time.",
             Some(&queue.batching),
         ),
+        table::<crate::MembershipSettings>(
+            "membership",
+            "The servers of a cluster.",
+            Some(&settings.membership),
+        ),
         table::<crate::TraceSettings>("traces", "Export of traces.", Some(&settings.traces)),
     ]
 }

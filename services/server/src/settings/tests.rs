@@ -57,6 +57,21 @@ fn invalid_settings_are_rejected_before_anything_is_opened() {
 }
 
 #[test]
+fn a_member_needs_a_name_a_port_and_a_token_if_the_others_require_one() {
+    let check = |more: &str| {
+        let text = format!("members = \"a:1,b:1\"\n{more}");
+        toml::from_str::<Settings>(&text).unwrap().check().map_err(|error| format!("{error:#}"))
+    };
+    assert!(check("").unwrap_err().contains("expected --advertise HOST:PORT"));
+    check("advertise = \"a:1\"").unwrap();
+    let unix = check("advertise = \"a:1\"\ngrpc = \"unix:/run/forebay.sock\"").unwrap_err();
+    assert!(unix.contains("expected HOST:PORT as --grpc"), "{unix}");
+    let tokens = "advertise = \"a:1\"\ntokens = \"t\"";
+    assert!(check(tokens).unwrap_err().contains("--membership-token"));
+    check(&format!("{tokens}\n[membership]\ntoken = \"m\"")).unwrap();
+}
+
+#[test]
 fn non_loopback_addresses_require_tls_and_tokens_or_insecure() {
     let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"";
     for (flag, address) in [("--grpc", "grpc = \"0.0.0.0:8815\""), ("--http", "http = \"[::]:8816\"")] {

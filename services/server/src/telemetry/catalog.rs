@@ -66,6 +66,16 @@ pub(super) const GROUPS: &[Group] = groups! {
         Counter "forebay_traces_dropped_total" [DROPPED]:
             "Spans that were not exported, by reason.";
     }
+    "Cluster" {
+        Gauge "forebay_members" [MEMBER_STATE] absent "without `members`":
+            "Servers of the cluster, with this one, by state.";
+        Counter "forebay_member_list_errors_total": "Failed reads of the list of members. The last list holds.";
+        Counter "forebay_hello_errors_total": "Greetings of other servers that failed.";
+        Counter "forebay_streams_placed_total" [CANDIDATE] absent "without `members`":
+            "Opened batch streams, by the server that the placement prefers.";
+        Counter "forebay_streams_sent_on_total":
+            "Requests for batch streams that were sent to the next server of their list, because a bound of the load was reached.";
+    }
     "Calls" {
         Counter "forebay_grpc_calls_total" [METHOD, CODE]
             absent "before the first completed call with this method and code":

@@ -146,6 +146,7 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction unpin": (act("unpin", GET), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache": (act("drop-cache", CURRENT), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache of everything": (act("drop-cache", b"{}"), (DENIED, DENIED, ALLOWED)),
+    "DoAction hello": (act("hello", b"{}"), ("FAILED_PRECONDITION",) * 3),
     "DoPut": (put, (UNSERVED,) * 3),
     "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }

@@ -99,6 +99,11 @@ impl Documents {
     /// [`Error::Limit`] for a document that exceeds the maximum size, [`Error::Invalid`] for an invalid name,
     /// [`Error::Unavailable`] when the store fails.
     pub async fn put(&self, name: &str, document: &impl Serialize) -> Result<(), Error> {
+        self.write(name, document, PutMode::Overwrite).await
+    }
+
+    /// Writes the document `name`. With [`PutMode::Create`] an existing document stays.
+    async fn write(&self, name: &str, document: &impl Serialize, mode: PutMode) -> Result<(), Error> {
         let invalid =
             |detail: String| Error::Invalid { url: self.location.child_url(&self.path(name)), detail };
         if !is_name(name) {
@@ -110,7 +115,29 @@ impl Documents {
         let sealed = self.envelope.seal(&json);
         let (path, url) = self.location.child(&self.path(name))?;
         self.check_length(&url, sealed.len() as u64)?;
-        request::put(&self.location, &path, &url, sealed, PutMode::Overwrite).await
+        request::put(&self.location, &path, &url, sealed, mode).await
+    }
+
+    /// Writes the document `name` if it does not exist, and returns the stored one. Of several concurrent calls, one writes, and all
+    /// return the same document.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put) and [`get`](Self::get); [`Error::Unavailable`] if the document was deleted in the meantime.
+    pub async fn get_or_create<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        document: &T,
+    ) -> Result<T, Error> {
+        if let Some(stored) = self.get(name).await? {
+            return Ok(stored);
+        }
+        self.write(name, document, PutMode::Create).await?;
+        let missing = || {
+            let url = self.location.child_url(&self.path(name));
+            let source = "it was deleted after it was written".into();
+            Error::unavailable(url.clone(), object_store::Error::NotFound { path: url, source })
+        };
+        self.get(name).await?.ok_or_else(missing)
     }
 
     /// Deletes the document `name`, if it exists.

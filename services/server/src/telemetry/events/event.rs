@@ -12,7 +12,11 @@ use crate::{auth::Access, error::clip};
 /// answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
 /// queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
 /// failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
-/// the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+/// the server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member of
+/// the cluster; `member_draining`: a member started or stopped draining; `member_refused`: an address belongs to no member, such as a server of another state; `member_list_held`: a new list of members
+/// lacks too many of them and is not adopted yet; `member_list_adopted`: the list of members is adopted or can be read again;
+/// `member_list_failed`: the list of members can't be read or is too long, and the last one holds;
+/// `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
 /// session's batches varies by more than chance explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -33,6 +37,13 @@ pub(crate) enum Kind {
     CacheError,
     ReloadFailed,
     Draining,
+    MemberJoined,
+    MemberLeft,
+    MemberDraining,
+    MemberRefused,
+    MemberListHeld,
+    MemberListAdopted,
+    MemberListFailed,
     BottleneckChanged,
     LabelSkew,
 }
@@ -162,6 +173,13 @@ impl Kind {
             Self::CacheError => "cache_error",
             Self::ReloadFailed => "reload_failed",
             Self::Draining => "draining",
+            Self::MemberJoined => "member_joined",
+            Self::MemberLeft => "member_left",
+            Self::MemberDraining => "member_draining",
+            Self::MemberRefused => "member_refused",
+            Self::MemberListAdopted => "member_list_adopted",
+            Self::MemberListHeld => "member_list_held",
+            Self::MemberListFailed => "member_list_failed",
             Self::BottleneckChanged => "bottleneck_changed",
             Self::LabelSkew => "label_skew",
         }
@@ -171,9 +189,13 @@ impl Kind {
     fn severity(self) -> Severity {
         match self {
             Self::DatasetFailed | Self::ReloadFailed => Severity::Error,
-            Self::SessionFailed | Self::SnapshotRejected | Self::CacheError | Self::LabelSkew => {
-                Severity::Warning
-            }
+            Self::SessionFailed
+            | Self::SnapshotRejected
+            | Self::CacheError
+            | Self::LabelSkew
+            | Self::MemberRefused
+            | Self::MemberListHeld
+            | Self::MemberListFailed => Severity::Warning,
             Self::DatasetOpen
             | Self::DatasetChanged
             | Self::SessionStarted
@@ -184,6 +206,10 @@ impl Kind {
             | Self::WorkerJoined
             | Self::WorkerLeft
             | Self::Draining
+            | Self::MemberJoined
+            | Self::MemberLeft
+            | Self::MemberDraining
+            | Self::MemberListAdopted
             | Self::BottleneckChanged => Severity::Info,
         }
     }

@@ -32,6 +32,20 @@ async fn a_document_can_be_read_until_it_is_deleted() {
 }
 
 #[tokio::test]
+async fn concurrent_creators_of_a_document_get_the_same_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let documents = documents(folder.path(), 100);
+    let created = (0..16).map(|number| {
+        let documents = documents.clone();
+        tokio::spawn(async move { documents.get_or_create("a", &number).await.unwrap() })
+    });
+    let created: Vec<u64> =
+        futures::future::join_all(created).await.into_iter().map(Result::unwrap).collect();
+    assert!(created.iter().all(|document| *document == created[0]), "{created:?}");
+    assert_eq!(documents.get_or_create("a", &99).await.unwrap(), created[0]);
+}
+
+#[tokio::test]
 async fn a_damaged_or_oversized_document_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let documents = documents(folder.path(), 100);

@@ -1,0 +1,513 @@
+//! Membership of a cluster as one server sees it: a state machine without I/O and clock.
+
+mod address_list;
+mod change;
+mod config;
+mod contact;
+mod hello;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use address_list::AddressList;
+use contact::{Contact, backoff};
+
+pub use address_list::ListHold;
+pub use change::{Change, LeaveReason, Refusal, RefusalReason};
+pub use config::Config;
+pub use hello::Hello;
+pub use view::{Member, RefusedAddress, View};
+
+/// Time per server between two hellos of this server.
+const HELLO_SPACING: Duration = Duration::from_millis(20);
+/// Maximum length of a name, a zone or a version, in bytes.
+const MAX_FIELD_BYTES: usize = 512;
+/// Maximum length of a stored error, in characters.
+const MAX_ERROR_CHARS: usize = 500;
+
+/// The servers that this server knows.
+///
+/// The inputs are lists of addresses from a source ([`on_list`](Self::on_list)) and results of `hello`
+/// ([`on_hello`](Self::on_hello)). The caller greets the addresses that [`due`](Self::due) returns, and sleeps until [`next_wake`](Self::next_wake).
+///
+/// - A server becomes a member when its address is listed and it answers. Its name is its identity: its address may change.
+/// - A list that is empty or lacks more than half of the addresses is adopted after `shrink_delay`. Its additions count at once.
+/// - A member is removed when it has not been listed for `removal_delay` and does not answer. It is also removed when it has not
+///   been listed for `unlisted_timeout`. A listed member that does not answer is removed after `silent_timeout`. Until then, its
+///   streams use their next candidates, and it gets them back when it returns.
+/// - A removed server becomes a member again after `removal_delay` at the earliest. Therefore a list or server that comes and
+///   goes moves a stream at most once per `removal_delay`.
+/// - A server with another `state`, or with the name of another running server, is refused.
+/// - This server is always a member.
+///
+/// Times are durations since any fixed start, and must not decrease.
+#[derive(Debug)]
+pub struct Members {
+    config: Config,
+    own: Hello,
+    list: AddressList,
+    contacts: BTreeMap<String, Contact>,
+    /// Members other than this server, by name.
+    members: BTreeMap<String, Entry>,
+    /// Times at which removed members may join again.
+    removed: BTreeMap<String, Duration>,
+    revision: u64,
+}
+
+/// A member other than this server.
+#[derive(Debug)]
+struct Entry {
+    version: String,
+    zone: Option<String>,
+    is_draining: bool,
+    last_heard: Duration,
+    addresses: BTreeSet<String>,
+    /// Time since which no address of the member is listed.
+    unlisted_since: Option<Duration>,
+}
+
+impl Members {
+    /// Starts with this server as the only member. `own` is its answer to `hello`.
+    pub fn new(config: Config, own: Hello) -> Self {
+        Self {
+            config,
+            own,
+            list: AddressList::default(),
+            contacts: BTreeMap::new(),
+            members: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            revision: 0,
+        }
+    }
+
+    /// This server's answer to `hello`.
+    pub fn own(&self) -> &Hello {
+        &self.own
+    }
+
+    /// Records that this server is draining, or no longer is.
+    pub fn set_draining(&mut self, is_draining: bool) {
+        if self.own.is_draining != is_draining {
+            self.own.is_draining = is_draining;
+            self.revision += 1;
+        }
+    }
+
+    /// Records that the source listed these addresses, or failed. A list that was stored by an earlier process can be given first.
+    pub fn on_list(
+        &mut self,
+        now: Duration,
+        listed: Result<impl IntoIterator<Item = String>, String>,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        match listed {
+            Ok(addresses) => {
+                // One more than the limit is enough to see that the list is too long.
+                let mut list = BTreeSet::new();
+                for address in addresses {
+                    list.insert(address);
+                    if list.len() > self.config.max_members {
+                        break;
+                    }
+                }
+                let (max, delay) = (self.config.max_members, self.config.shrink_delay);
+                self.list.offer(now, list, max, delay, &mut changes);
+                self.apply_list(now, &mut changes);
+            }
+            Err(error) => self.list.fail(truncated(error), &mut changes),
+        }
+        changes
+    }
+
+    /// Records the result of a hello: the answer, or why there was none. Results for addresses that are no longer greeted are ignored.
+    pub fn on_hello(&mut self, now: Duration, address: &str, result: Result<Hello, String>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let interval = self.interval(address);
+        let Some(contact) = self.contacts.get_mut(address) else { return changes };
+        match result {
+            Err(error) => {
+                contact.fail(now, truncated(error), self.config.max_hello_backoff);
+                let name = contact.name.clone();
+                self.review_opt(now, name.as_deref(), &mut changes);
+                self.forget_unneeded(address);
+            }
+            Ok(hello) => {
+                contact.failures = 0;
+                contact.error = None;
+                contact.last_heard = Some(now);
+                contact.next_hello = now.saturating_add(interval);
+                self.answered(now, address, hello, &mut changes);
+                self.forget_unneeded(address);
+            }
+        }
+        changes
+    }
+
+    /// Applies what is due by time alone: lists that were held back, and removals.
+    pub fn on_tick(&mut self, now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.list.advance(now, &mut changes) {
+            self.apply_list(now, &mut changes);
+        }
+        let overdue: Vec<String> = (self.members.iter())
+            .filter(|(_, entry)| self.removal_at(entry).is_some_and(|at| at <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in overdue {
+            self.review(now, &name, &mut changes);
+        }
+        self.removed.retain(|_, until| *until > now);
+        changes
+    }
+
+    /// Returns the addresses to greet now, and schedules their next hellos. The caller reports each result with [`on_hello`](Self::on_hello).
+    pub fn due(&mut self, now: Duration) -> Vec<String> {
+        let mut due = Vec::new();
+        let addresses: Vec<String> = (self.contacts.iter())
+            .filter(|(_, contact)| contact.next_hello <= now)
+            .map(|(address, _)| address.clone())
+            .collect();
+        for address in addresses {
+            let next = now.saturating_add(self.interval(&address));
+            if let Some(contact) = self.contacts.get_mut(&address) {
+                contact.next_hello = next;
+                due.push(address);
+            }
+        }
+        due
+    }
+
+    /// Returns the time at which [`on_tick`](Self::on_tick) or [`due`](Self::due) has something to do. `None`: not before the next event.
+    pub fn next_wake(&self) -> Option<Duration> {
+        let hellos = self.contacts.values().map(|contact| contact.next_hello).min();
+        let removals = self.members.values().filter_map(|entry| self.removal_at(entry)).min();
+        let adoption = self.list.hold().map(|hold| hold.until);
+        [hellos, removals, adoption].into_iter().flatten().min()
+    }
+
+    /// Returns the addresses in use, to be stored for the next start.
+    pub fn listed(&self) -> Vec<String> {
+        self.list.iter().cloned().collect()
+    }
+
+    /// Returns the list that is held back, if any.
+    pub fn held(&self) -> Option<ListHold> {
+        self.list.hold()
+    }
+
+    /// Number of changes of names, zones and draining. Equal revisions of one process have equal placements.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the members in the order of their names, and the addresses that are no members.
+    pub fn view(&self) -> View {
+        let mut members = vec![Member::own(&self.own)];
+        members.extend(self.members.iter().map(|(name, entry)| Member {
+            name: name.clone(),
+            version: entry.version.clone(),
+            zone: entry.zone.clone(),
+            is_draining: entry.is_draining,
+            is_own: false,
+            addresses: entry.addresses.iter().cloned().collect(),
+            last_heard: Some(entry.last_heard),
+            answers: self.answers(entry),
+            is_listed: entry.unlisted_since.is_none(),
+        }));
+        members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let others = (self.contacts.iter())
+            .filter(|(_, contact)| contact.name.is_none() && contact.instance != Some(self.own.instance))
+            .map(|(address, contact)| RefusedAddress {
+                address: address.clone(),
+                refusal: (contact.refusal.clone()).map(|(name, reason)| Refusal {
+                    name,
+                    address: address.clone(),
+                    reason,
+                }),
+                error: contact.error.clone(),
+            })
+            .collect();
+        View { revision: self.revision, members, others }
+    }
+
+    /// Accepts or refuses the server that answered at `address`.
+    fn answered(&mut self, now: Duration, address: &str, hello: Hello, changes: &mut Vec<Change>) {
+        if self.is_unchanged(address, &hello) {
+            let entry = self.members.get_mut(&hello.name).expect("the answer equals a member's");
+            entry.last_heard = now;
+            return;
+        }
+        let contact = self.contacts.get_mut(address).expect("the caller looked it up");
+        let previous = contact.name.take();
+        contact.instance = Some(hello.instance);
+        if hello.instance == self.own.instance {
+            contact.refusal = None;
+            self.detach(now, previous, address, None, changes);
+            return;
+        }
+        let refusal = self.refusal(&hello).or_else(|| self.duplicate(now, address, &hello));
+        let contact = self.contacts.get_mut(address).expect("the caller looked it up");
+        if let Some(reason) = refusal {
+            let leaves =
+                matches!(reason, RefusalReason::OtherState { .. }).then_some(LeaveReason::OtherState);
+            let refusal = (hello.name.chars().take(MAX_FIELD_BYTES).collect::<String>(), reason);
+            contact.next_hello = now.saturating_add(self.config.max_hello_backoff);
+            if contact.refusal.as_ref() != Some(&refusal) {
+                let (name, reason) = refusal.clone();
+                changes.push(Change::Refused(Refusal { name, address: address.to_owned(), reason }));
+                contact.refusal = Some(refusal);
+            }
+            self.detach(now, previous, address, leaves, changes);
+            return;
+        }
+        contact.refusal = None;
+        let readmission = self.removed.get(&hello.name).copied().filter(|until| *until > now);
+        // A server that is not listed can stay a member, but not become one.
+        let is_new = !self.members.contains_key(&hello.name);
+        let is_waiting = contact.conflict_since.is_some()
+            || readmission.is_some()
+            || (is_new && !self.list.contains(address));
+        if is_waiting {
+            let next =
+                readmission.unwrap_or_else(|| now.saturating_add(backoff(1, self.config.max_hello_backoff)));
+            contact.next_hello = contact.next_hello.min(next);
+            self.detach(now, previous, address, None, changes);
+            return;
+        }
+        contact.name = Some(hello.name.clone());
+        if previous.as_ref() != Some(&hello.name) {
+            self.detach(now, previous, address, None, changes);
+        }
+        let name = hello.name.clone();
+        self.join(now, address, hello, changes);
+        self.review(now, &name, changes);
+        for other in self.members.get(&name).map(|entry| entry.addresses.clone()).unwrap_or_default() {
+            self.forget_unneeded(&other);
+        }
+    }
+
+    /// Whether the answer of a member's address is the same as before.
+    fn is_unchanged(&self, address: &str, hello: &Hello) -> bool {
+        let contact = &self.contacts[address];
+        let Some(entry) = self.members.get(&hello.name) else { return false };
+        contact.name.as_ref() == Some(&hello.name)
+            && contact.instance == Some(hello.instance)
+            && hello.state == self.own.state
+            && entry.zone == hello.zone
+            && entry.version == hello.version
+            && entry.is_draining == hello.is_draining
+            && entry.unlisted_since.is_none()
+    }
+
+    /// Returns why a server cannot be a member, whatever its address.
+    fn refusal(&self, hello: &Hello) -> Option<RefusalReason> {
+        let zone = hello.zone.as_deref();
+        for (field, text) in
+            [("name", Some(hello.name.as_str())), ("version", Some(&hello.version)), ("zone", zone)]
+        {
+            let Some(bytes) = text.map(str::len) else { continue };
+            if bytes == 0 || bytes > MAX_FIELD_BYTES {
+                return Some(RefusalReason::InvalidField { field, bytes, max: MAX_FIELD_BYTES });
+            }
+        }
+        if hello.state != self.own.state {
+            let theirs = hello.state.chars().take(MAX_FIELD_BYTES).collect();
+            return Some(RefusalReason::OtherState { theirs, ours: self.own.state.clone() });
+        }
+        if hello.name == self.own.name {
+            return Some(RefusalReason::DuplicateName { other: format!("{} (this server)", self.own.name) });
+        }
+        let max = self.config.max_members;
+        let is_full = self.members.len().saturating_add(1) >= max && !self.members.contains_key(&hello.name);
+        is_full.then_some(RefusalReason::TooManyMembers { max })
+    }
+
+    /// Returns a refusal if the same name belongs to another process that still answers.
+    ///
+    /// A server that restarts at another address has the name of its former process for a moment. Therefore the other
+    /// address is greeted first, and the new one waits: its `conflict_since` is set.
+    fn duplicate(&mut self, now: Duration, address: &str, hello: &Hello) -> Option<RefusalReason> {
+        let entry = self.members.get(&hello.name);
+        let rival = entry.into_iter().flat_map(|entry| &entry.addresses).find(|other| {
+            let contact = &self.contacts[other.as_str()];
+            *other != address && contact.answers() && contact.instance != Some(hello.instance)
+        });
+        let Some(rival) = rival.cloned() else {
+            self.contacts.get_mut(address)?.conflict_since = None;
+            return None;
+        };
+        let since = *self.contacts.get_mut(address)?.conflict_since.get_or_insert(now);
+        let other = self.contacts.get_mut(&rival)?;
+        if other.last_heard.is_some_and(|heard| heard > since) {
+            return Some(RefusalReason::DuplicateName { other: rival });
+        }
+        other.next_hello = other.next_hello.min(now);
+        None
+    }
+
+    /// Adds the server to the members, or updates its entry.
+    fn join(&mut self, now: Duration, address: &str, hello: Hello, changes: &mut Vec<Change>) {
+        let Hello { name, version, zone, is_draining, .. } = hello;
+        let Some(entry) = self.members.get_mut(&name) else {
+            let addresses = BTreeSet::from([address.to_owned()]);
+            let entry =
+                Entry { version, zone, is_draining, last_heard: now, addresses, unlisted_since: None };
+            self.members.insert(name.clone(), entry);
+            self.removed.remove(&name);
+            self.revision += 1;
+            changes.push(Change::Joined { name, address: address.to_owned() });
+            return;
+        };
+        entry.last_heard = now;
+        entry.addresses.insert(address.to_owned());
+        if entry.is_draining != is_draining {
+            entry.is_draining = is_draining;
+            self.revision += 1;
+            changes.push(Change::Draining { name: name.clone(), is_draining });
+        }
+        if entry.zone != zone || entry.version != version {
+            self.revision += u64::from(entry.zone != zone);
+            (entry.zone, entry.version) = (zone.clone(), version.clone());
+            changes.push(Change::Updated { name, version, zone });
+        }
+    }
+
+    /// Removes `address` from the member `name`. With `leaves`, a member without another address leaves at once.
+    fn detach(
+        &mut self,
+        now: Duration,
+        name: Option<String>,
+        address: &str,
+        leaves: Option<LeaveReason>,
+        changes: &mut Vec<Change>,
+    ) {
+        let Some(name) = name else { return };
+        let Some(entry) = self.members.get_mut(&name) else { return };
+        entry.addresses.remove(address);
+        match leaves {
+            Some(reason) if entry.addresses.is_empty() => self.remove(now, &name, reason, changes),
+            _ => self.review(now, &name, changes),
+        }
+    }
+
+    /// Starts to greet new addresses, and reviews the members after a change of the list.
+    fn apply_list(&mut self, now: Duration, changes: &mut Vec<Change>) {
+        for address in self.list.iter() {
+            if !self.contacts.contains_key(address) {
+                self.contacts.insert(address.clone(), Contact::new(now));
+            }
+        }
+        let names: Vec<String> = self.members.keys().cloned().collect();
+        for name in names {
+            self.review(now, &name, changes);
+        }
+        let unlisted: Vec<String> =
+            self.contacts.keys().filter(|address| !self.list.contains(address)).cloned().collect();
+        for address in unlisted {
+            self.forget_unneeded(&address);
+        }
+    }
+
+    fn review_opt(&mut self, now: Duration, name: Option<&str>, changes: &mut Vec<Change>) {
+        if let Some(name) = name {
+            self.review(now, name, changes);
+        }
+    }
+
+    /// Records whether the member is listed, and removes it if its time is over.
+    fn review(&mut self, now: Duration, name: &str, changes: &mut Vec<Change>) {
+        let Some(entry) = self.members.get_mut(name) else { return };
+        let is_listed = entry.addresses.iter().any(|address| self.list.contains(address));
+        if is_listed {
+            entry.unlisted_since = None;
+        } else if entry.unlisted_since.is_none() {
+            entry.unlisted_since = Some(now);
+            // Whether it still answers decides when it is removed.
+            for address in &entry.addresses {
+                let contact = self.contacts.get_mut(address).expect("addresses of members are greeted");
+                contact.next_hello = contact.next_hello.min(now);
+            }
+        }
+        let entry = &self.members[name];
+        if self.removal_at(entry).is_some_and(|at| at <= now) {
+            let reason = match (self.answers(entry), entry.unlisted_since) {
+                (true, _) => LeaveReason::Unlisted,
+                (false, Some(_)) => LeaveReason::Gone,
+                (false, None) => LeaveReason::Silent,
+            };
+            self.remove(now, name, reason, changes);
+        }
+    }
+
+    fn remove(&mut self, now: Duration, name: &str, reason: LeaveReason, changes: &mut Vec<Change>) {
+        let Some(entry) = self.members.remove(name) else { return };
+        for address in &entry.addresses {
+            if let Some(contact) = self.contacts.get_mut(address) {
+                contact.name = None;
+            }
+            self.forget_unneeded(address);
+        }
+        self.removed.insert(name.to_owned(), now.saturating_add(self.config.removal_delay));
+        self.revision += 1;
+        changes.push(Change::Left { name: name.to_owned(), reason });
+    }
+
+    /// Stops greeting an address that is not listed and that no member depends on.
+    fn forget_unneeded(&mut self, address: &str) {
+        if self.list.contains(address) {
+            return;
+        }
+        let Some(contact) = self.contacts.get(address) else { return };
+        let Some(name) = contact.name.clone() else {
+            self.contacts.remove(address);
+            return;
+        };
+        let Some(entry) = self.members.get_mut(&name) else { return };
+        let has_other = entry.addresses.iter().any(|other| {
+            other != address && self.list.contains(other) && self.contacts[other.as_str()].answers()
+        });
+        if has_other {
+            entry.addresses.remove(address);
+            self.contacts.remove(address);
+        }
+    }
+
+    /// Returns the time at which a member is removed unless something changes.
+    fn removal_at(&self, entry: &Entry) -> Option<Duration> {
+        let (since, delay) = match (self.answers(entry), entry.unlisted_since) {
+            (true, None) => return None,
+            (true, Some(since)) => (since, self.config.unlisted_timeout),
+            (false, None) => (entry.last_heard, self.config.silent_timeout),
+            (false, Some(since)) => {
+                let silent = entry.last_heard.saturating_add(self.config.silent_timeout);
+                return Some(since.saturating_add(self.config.removal_delay).min(silent.max(since)));
+            }
+        };
+        Some(since.saturating_add(delay))
+    }
+
+    /// Whether an address of the member answered the last hello.
+    fn answers(&self, entry: &Entry) -> bool {
+        entry.addresses.iter().any(|address| self.contacts[address.as_str()].answers())
+    }
+
+    /// Returns the time between two hellos of an address. It differs by up to a quarter between addresses, so that they are not greeted together.
+    fn interval(&self, address: &str) -> Duration {
+        let count = u32::try_from(self.contacts.len()).unwrap_or(u32::MAX);
+        let interval = self.config.hello_interval.max(HELLO_SPACING.saturating_mul(count));
+        let hash = xxh3_64(format!("{}\0{address}", self.own.name).as_bytes());
+        interval - interval / 4 * u32::try_from(hash % 256).expect("a value below 256") / 256
+    }
+}
+
+fn truncated(text: String) -> String {
+    match text.char_indices().nth(MAX_ERROR_CHARS) {
+        None => text,
+        Some((end, _)) => text[..end].to_owned(),
+    }
+}

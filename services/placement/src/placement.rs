@@ -1,0 +1,210 @@
+//! Distribution of the streams of a job over servers: rendezvous hashing with capacities.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::score::{Key, ServerDigest};
+
+/// Largest number of ranks whose streams are distributed with capacities. The streams of a job with more ranks are placed by
+/// score alone, so that no request takes long to place.
+pub const MAX_MATCHED_RANKS: u64 = 65_536;
+
+/// A server that can be given streams.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    /// Name, the text of `advertise`: `HOST:PORT`. It is hashed, and stays the same when addresses change.
+    pub name: String,
+    /// Zone, if the server has one.
+    pub zone: Option<String>,
+    /// Whether the server is shutting down. It is given no streams while another server can take them.
+    pub is_draining: bool,
+}
+
+/// The streams of a job, one per rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Streams<'a> {
+    /// Identity of the dataset.
+    pub dataset: &'a str,
+    /// Number of partitions of the order (K). With 1, all ranks read all blocks. They and all other such jobs of the dataset
+    /// share one server, so that it decodes each block once for all of them.
+    pub partitions: u64,
+    /// Number of ranks (W).
+    pub ranks: u64,
+}
+
+/// Which server is to serve each stream of a job, and which servers replace it.
+///
+/// Each of W streams has a score for each of n servers. The streams are matched with the servers: a server takes W/n streams,
+/// rounded down, or one more. Servers with the highest scores for the dataset take one more. The matching is stable: there is
+/// no stream and server that have a higher score for each other than for what they were given. Both sides compare by the
+/// same score. Therefore only one stable matching exists, and the order of evaluation does not matter.
+///
+/// A server that joins or leaves changes the servers of few streams besides its own; tests pin the shares.
+///
+/// Building takes time in proportion to W and n: a few ms for 4,096 streams and 100 servers. Callers should keep the placement of a
+/// job while its view has the same [`revision`](crate::View::revision).
+#[derive(Debug, Clone)]
+pub struct Placement {
+    /// In the order of names.
+    servers: Vec<(Server, ServerDigest)>,
+    dataset: String,
+    partitions: u64,
+    ranks: u64,
+    /// Index of the server of each stream. Empty if all streams share a key, or if there are too many.
+    matched: Vec<usize>,
+}
+
+impl Placement {
+    /// Matches `streams` with `servers`.
+    ///
+    /// Draining servers are left out, unless all are draining. If some of the remaining servers are in `zone`, the others are left out.
+    /// Of servers with the same name, one counts. Without servers, streams have no candidates.
+    pub fn new(servers: &[Server], streams: &Streams<'_>, zone: Option<&str>) -> Self {
+        let servers = eligible(servers, zone);
+        let mut placement = Self {
+            servers: servers
+                .into_iter()
+                .map(|server| (server.clone(), ServerDigest::new(&server.name)))
+                .collect(),
+            dataset: streams.dataset.to_owned(),
+            partitions: streams.partitions,
+            ranks: streams.ranks,
+            matched: Vec::new(),
+        };
+        if !placement.is_shared() && streams.ranks <= MAX_MATCHED_RANKS {
+            placement.matched = placement.matching(0..streams.ranks);
+        }
+        placement
+    }
+
+    /// Returns the server of the stream of `rank`: the first of its [`candidates`](Self::candidates).
+    pub fn first(&self, rank: u64) -> Option<&Server> {
+        self.first_index(rank).map(|index| &self.servers[index].0)
+    }
+
+    /// Returns the servers for the stream of `rank`, the preferred one first: its matched server, then the others by their scores for the stream.
+    ///
+    /// The list contains every server that takes part in the placement. It is empty if there is none, or if `rank` is not a rank of the job.
+    pub fn candidates(&self, rank: u64) -> Vec<&Server> {
+        let Some(first) = self.first_index(rank) else { return Vec::new() };
+        let key = self.key(rank);
+        let mut order: Vec<(bool, Reverse<u64>, usize)> = (self.servers.iter().enumerate())
+            .map(|(index, (_, digest))| (index != first, Reverse(digest.score(key)), index))
+            .collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, _, index)| &self.servers[index].0).collect()
+    }
+
+    /// Returns the servers that take part in the placement, in the order of their names.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().map(|(server, _)| server)
+    }
+
+    /// Whether all streams have the same key.
+    fn is_shared(&self) -> bool {
+        self.partitions <= 1
+    }
+
+    fn key(&self, rank: u64) -> Key {
+        if self.is_shared() {
+            return Key::of_dataset(&self.dataset);
+        }
+        Key::of_stream(&self.dataset, self.partitions, self.ranks, rank)
+    }
+
+    fn first_index(&self, rank: u64) -> Option<usize> {
+        if rank >= self.ranks {
+            return None;
+        }
+        if let Some(index) = usize::try_from(rank).ok().and_then(|rank| self.matched.get(rank)) {
+            return Some(*index);
+        }
+        let key = self.key(rank);
+        (0..self.servers.len()).max_by_key(|index| (self.servers[*index].1.score(key), Reverse(*index)))
+    }
+
+    /// Number of streams that each server takes.
+    fn capacities(&self) -> Vec<usize> {
+        let count = self.servers.len();
+        let ranks = usize::try_from(self.ranks).expect("the number of matched ranks is limited");
+        let key = Key::of_dataset(&self.dataset);
+        let mut by_score: Vec<usize> = (0..count).collect();
+        by_score.sort_unstable_by_key(|index| (Reverse(self.servers[*index].1.score(key)), *index));
+        let mut capacities = vec![ranks / count; count];
+        for index in by_score.into_iter().take(ranks % count) {
+            capacities[index] += 1;
+        }
+        capacities
+    }
+
+    /// Returns the server of each stream by deferred acceptance (Gale and Shapley, 1962). The streams ask in the order of `ranks`, which
+    /// does not affect the result.
+    fn matching(&self, ranks: impl IntoIterator<Item = u64>) -> Vec<usize> {
+        if self.servers.is_empty() {
+            return Vec::new();
+        }
+        let capacities = self.capacities();
+        // Servers without capacity would reject every stream.
+        let open: Vec<usize> = (0..self.servers.len()).filter(|index| capacities[*index] > 0).collect();
+        let digests: Vec<ServerDigest> = open.iter().map(|index| self.servers[*index].1).collect();
+        let keys: Vec<Key> = (0..self.ranks).map(|rank| self.key(rank)).collect();
+        // The stream with the lowest score is the first to be rejected; of equal scores, the highest rank.
+        let mut accepted: Vec<BinaryHeap<(Reverse<u64>, usize)>> = vec![BinaryHeap::new(); open.len()];
+        // Score and server of the last request of each stream.
+        let mut asked: Vec<Option<(u64, Reverse<usize>)>> = vec![None; keys.len()];
+        for rank in ranks {
+            let mut unmatched = Some(usize::try_from(rank).expect("the number of matched ranks is limited"));
+            while let Some(rank) = unmatched {
+                let choice = next_choice(&digests, keys[rank], asked[rank]);
+                let (score, Reverse(server)) =
+                    choice.expect("the capacities add up to the number of streams");
+                asked[rank] = Some((score, Reverse(server)));
+                accepted[server].push((Reverse(score), rank));
+                let is_full = accepted[server].len() > capacities[open[server]];
+                unmatched = if is_full { accepted[server].pop().map(|(_, rank)| rank) } else { None };
+            }
+        }
+        let mut matched = vec![0; keys.len()];
+        for (server, streams) in accepted.iter().enumerate() {
+            for (_, rank) in streams {
+                matched[*rank] = open[server];
+            }
+        }
+        matched
+    }
+}
+
+/// Returns the best server after `last`, with its score. Of equal scores, the first name is best.
+fn next_choice(
+    digests: &[ServerDigest],
+    key: Key,
+    last: Option<(u64, Reverse<usize>)>,
+) -> Option<(u64, Reverse<usize>)> {
+    // The loop of `benches/placement.rs`: one hash of 16 bytes per server is cheaper than a sorted list per stream.
+    let mut best = None;
+    for (index, digest) in digests.iter().enumerate() {
+        let choice = (digest.score(key), Reverse(index));
+        if last.is_none_or(|last| choice < last) && best.is_none_or(|best| choice > best) {
+            best = Some(choice);
+        }
+    }
+    best
+}
+
+/// Returns the servers that take part, in the order of names.
+fn eligible<'a>(servers: &'a [Server], zone: Option<&str>) -> Vec<&'a Server> {
+    let mut eligible: Vec<&Server> = servers.iter().collect();
+    // Of servers with the same name, the one with the smallest fields counts, whatever the order of the list.
+    eligible.sort_unstable();
+    eligible.dedup_by(|a, b| a.name == b.name);
+    if eligible.iter().any(|server| !server.is_draining) {
+        eligible.retain(|server| !server.is_draining);
+    }
+    if zone.is_some() && eligible.iter().any(|server| server.zone.as_deref() == zone) {
+        eligible.retain(|server| server.zone.as_deref() == zone);
+    }
+    eligible
+}

@@ -1,0 +1,69 @@
+//! Simulation of a cluster: servers with different views, and clients that follow placements, in virtual time.
+//!
+//! Each seed chooses servers, jobs, delays and clocks, and a history: servers that are killed, restart, join, leave and are
+//! slow; networks that split; lists that are empty, halved, late or flapping. Only the decisions are real: `Members` and
+//! `Placement`. The transport, the caches, and the clients are models (`route.rs`).
+//!
+//! Checked in each history:
+//! - Each rank receives every step once and in order, with the right bytes, and does not stop.
+//! - Each placement gives each server the streams of its share, and does not depend on the order of its servers.
+//! - A view contains the own server, and no server of another state.
+//! - After the last event, all views become equal and contain the servers that run. Then all streams move to their
+//!   servers, and none moves again. This takes at most twice the sum of the delays of a view and the interval of plans.
+//! - If the clients of a rank ask one server for plans, the stream moves twice only if there was an event or a change of that
+//!   server's view in between.
+//! - A list that flaps for less than the delays moves no stream. Without events, each block is decoded once.
+//! - Otherwise, each block is decoded at most once per cache that served one of its readers.
+//!
+//! Each seed runs twice and must produce the same events.
+//!
+//! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 1,000), `FOREBAY_SIMULATION_FIRST` the first one (default 0), and
+//! `FOREBAY_SIMULATION_LARGE` the number of seeds with 1,000 servers and 16,384 ranks (default 0). With
+//! `FOREBAY_SIMULATION_TRACE` every event is printed.
+
+#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
+
+mod checks;
+mod history;
+mod route;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn number(name: &str, default: u64) -> u64 {
+    #[allow(clippy::disallowed_methods)] // The number of seeds, not a decision.
+    std::env::var(name)
+        .map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
+}
+
+fn run(first: u64, seeds: u64, is_large: bool) {
+    let mut totals = world::Totals::default();
+    let mut failed = Vec::new();
+    for seed in first..first + seeds {
+        let run = || catch_unwind(AssertUnwindSafe(|| world::run(seed, is_large)));
+        match (run(), run()) {
+            (Ok(once), Ok(again)) if once.trace == again.trace => totals.add(&once),
+            (Ok(_), Ok(_)) => {
+                println!("seed {seed}: two runs differ");
+                failed.push(seed);
+            }
+            _ => failed.push(seed),
+        }
+    }
+    println!("{seeds} seeds, each twice: {totals:?}");
+    assert!(
+        failed.is_empty(),
+        "{} seeds failed: {failed:?}; run one with FOREBAY_SIMULATION_FIRST=N FOREBAY_SIMULATION_SEEDS=1",
+        failed.len()
+    );
+}
+
+#[test]
+fn streams_are_complete_and_settle_whatever_servers_and_lists_do() {
+    run(number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 1_000), false);
+}
+
+#[test]
+fn large_clusters_settle_too() {
+    run(number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_LARGE", 0), true);
+}

@@ -1,0 +1,146 @@
+//! `/api/v1/members`: the servers of the cluster, as this server sees them.
+
+use axum::Json;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    Context,
+    context::View,
+    response::{AuthErrors, Problem, Rejection},
+};
+use crate::{
+    Error,
+    members::{ClusterView, MemberState},
+};
+
+/// The servers of a cluster, as one of them sees it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MemberList {
+    /// The setting `members`: where the list of addresses comes from.
+    sources: String,
+    /// Members, sorted by name. Empty before the server has read the id of its state.
+    members: Vec<MemberInfo>,
+    /// Listed addresses at which no member has answered.
+    others: Vec<OtherAddress>,
+    /// A list that lacks too many members and is not adopted yet; null if there is none.
+    #[schema(required)]
+    held: Option<HeldList>,
+    /// Reason why the list can't be read; null if it was read last time.
+    #[schema(required)]
+    list_error: Option<String>,
+}
+
+/// A server of the cluster.
+#[derive(Serialize, ToSchema)]
+struct MemberInfo {
+    /// Name of the server: `HOST:PORT` by which clients and other servers reach it.
+    name: String,
+    /// True for the server that answers this request.
+    this_server: bool,
+    /// State of the server.
+    state: MemberPhase,
+    /// Version of the server.
+    version: String,
+    /// Zone of the server; null if it has none.
+    #[schema(required)]
+    zone: Option<String>,
+    /// Addresses at which the server answered; empty for this server.
+    addresses: Vec<String>,
+    /// Time since the last answer, in seconds; null for this server.
+    #[schema(required)]
+    heard_seconds_ago: Option<f64>,
+    /// True if an address of the server is in the list. A server that is not is removed after a while.
+    listed: bool,
+}
+
+/// State of a server of the cluster. `ready`: it answers and can be given streams; `draining`: it is shutting down, and is given no
+/// streams; `silent`: it has not answered the last greeting, and its streams use the next server of their list.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum MemberPhase {
+    Ready,
+    Draining,
+    Silent,
+}
+
+impl From<MemberState> for MemberPhase {
+    fn from(state: MemberState) -> Self {
+        match state {
+            MemberState::Ready => Self::Ready,
+            MemberState::Draining => Self::Draining,
+            MemberState::Silent => Self::Silent,
+        }
+    }
+}
+
+/// A listed address at which no member has answered.
+#[derive(Serialize, ToSchema)]
+struct OtherAddress {
+    /// The address.
+    address: String,
+    /// True if a server answered that is not accepted, such as one of another state.
+    refused: bool,
+    /// Reason why it is no member; null if it was not greeted yet.
+    #[schema(required)]
+    reason: Option<String>,
+}
+
+/// A list that is not adopted yet.
+#[derive(Serialize, ToSchema)]
+struct HeldList {
+    /// Number of addresses that it lacks.
+    lost: usize,
+    /// Number of addresses of the list in use.
+    of: usize,
+    /// Time until it is adopted, in seconds.
+    adopted_in_seconds: f64,
+}
+
+/// Returns the servers of the cluster. The caller must be allowed to read all datasets.
+#[utoipa::path(
+    get, path = "/api/v1/members", operation_id = "show_members", tag = "server",
+    responses(
+        (status = 200, body = MemberList),
+        (status = 404, description = "The server has no `members`.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn show(View { context, access }: View) -> Result<Json<MemberList>, Rejection> {
+    access.check_all_datasets()?;
+    let missing = || Error::not_found("this server is alone; it was started without --members");
+    Ok(Json(of(&context).ok_or_else(missing)?))
+}
+
+/// Returns the servers of the cluster; `None` if the server is alone.
+pub(super) fn of(context: &Context) -> Option<MemberList> {
+    let cluster = context.services.members.view()?;
+    let ClusterView { sources, view, held, list_error, started } = &*cluster;
+    let now = started.elapsed();
+    let members = view.iter().flat_map(|view| &view.members).map(|member| MemberInfo {
+        name: member.name.clone(),
+        this_server: member.is_own,
+        state: MemberState::of(member).into(),
+        version: member.version.clone(),
+        zone: member.zone.clone(),
+        addresses: member.addresses.clone(),
+        heard_seconds_ago: member.last_heard.map(|heard| now.saturating_sub(heard).as_secs_f64()),
+        listed: member.is_listed,
+    });
+    let others = view.iter().flat_map(|view| &view.others).map(|other| OtherAddress {
+        address: other.address.clone(),
+        refused: other.refusal.is_some(),
+        reason: other.refusal.as_ref().map(ToString::to_string).or_else(|| other.error.clone()),
+    });
+    Some(MemberList {
+        sources: sources.clone(),
+        members: members.collect(),
+        others: others.collect(),
+        held: held.map(|held| HeldList {
+            lost: held.lost,
+            of: held.of,
+            adopted_in_seconds: held.until.saturating_sub(now).as_secs_f64(),
+        }),
+        list_error: list_error.clone(),
+    })
+}

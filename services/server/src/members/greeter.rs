@@ -1,0 +1,214 @@
+//! Asks other servers for their name and state: the client of the action `hello`.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, ensure};
+use arrow_flight::{Action, flight_service_client::FlightServiceClient};
+use forebay_proto::v1::HelloResult;
+use prost::Message;
+use tonic::{
+    Request,
+    metadata::{Ascii, MetadataValue},
+    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
+};
+
+use super::{host_port, settings::check_zone, source::Address};
+use crate::Settings;
+
+/// Maximum size of an answer, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// Maximum length of the version and of the id of the state in an answer, in bytes.
+const MAX_FIELD_BYTES: usize = 256;
+
+/// Files with the credentials that this server uses as a client of the others.
+pub(super) struct Greeter {
+    timeout: Duration,
+    token: Option<PathBuf>,
+    /// `None`: connections are not encrypted.
+    tls: Option<TlsFiles>,
+}
+
+struct TlsFiles {
+    ca: Option<PathBuf>,
+    /// Certificate and key of this server, if clients need one.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// The credentials of one round of calls.
+#[derive(Clone)]
+pub(super) struct Credentials {
+    timeout: Duration,
+    token: Option<MetadataValue<Ascii>>,
+    tls: Option<ClientTlsConfig>,
+}
+
+impl Greeter {
+    /// Members are called as this server is: with TLS if it has certificates, and with its own certificate if clients need one.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let tls = settings.tls.as_ref().map(|tls| TlsFiles {
+            ca: settings.membership.ca.clone(),
+            identity: tls.client_ca.is_some().then(|| (tls.certificate.clone(), tls.key.clone())),
+        });
+        Self { timeout: settings.membership.hello_timeout, token: settings.membership.token.clone(), tls }
+    }
+
+    /// Reads the files, whose contents may have changed.
+    ///
+    /// # Errors
+    /// If a file can't be read, or the token is malformed.
+    pub(super) async fn credentials(&self) -> anyhow::Result<Credentials> {
+        let token = match &self.token {
+            Some(path) => Some(bearer(path).await.context("--membership-token")?),
+            None => None,
+        };
+        let tls = match &self.tls {
+            Some(files) => Some(files.config().await?),
+            None => None,
+        };
+        Ok(Credentials { timeout: self.timeout, token, tls })
+    }
+}
+
+impl TlsFiles {
+    async fn config(&self) -> anyhow::Result<ClientTlsConfig> {
+        let mut config = match &self.ca {
+            Some(path) => {
+                let pem = read(path).await.context("--membership-ca")?;
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
+            }
+            None => ClientTlsConfig::new().with_webpki_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
+        }
+        Ok(config)
+    }
+}
+
+async fn read(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
+    tokio::fs::read(path).await.with_context(|| format!("can't read {}", path.display()))
+}
+
+async fn bearer(path: &PathBuf) -> anyhow::Result<MetadataValue<Ascii>> {
+    let token = String::from_utf8(read(path).await?).ok();
+    let header = token.map(|token| format!("Bearer {}", token.trim()));
+    let header =
+        header.filter(|header| header.len() > "Bearer ".len()).and_then(|header| header.parse().ok());
+    let mut header: MetadataValue<Ascii> = header
+        .with_context(|| format!("{}: expected one token, visible ASCII characters", path.display()))?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+impl Credentials {
+    /// Asks the server at `address` who it is.
+    ///
+    /// # Errors
+    /// If it does not answer in time, rejects the call, or the answer is malformed.
+    pub(super) async fn greet(&self, address: &Address) -> anyhow::Result<HelloResult> {
+        let greeting = tokio::time::timeout(self.timeout, self.call(address)).await;
+        let answer = greeting.with_context(|| format!("no answer within {:?}", self.timeout))??;
+        checked(answer)
+    }
+
+    async fn call(&self, address: &Address) -> anyhow::Result<HelloResult> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", address.text))?
+            .connect_timeout(self.timeout)
+            .tcp_nodelay(true);
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone().domain_name(&address.host))?;
+        }
+        let channel = endpoint.connect().await?;
+        let mut client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
+        let mut request = Request::new(Action::new("hello", Vec::new()));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        let result =
+            client.do_action(request).await.map_err(said)?.into_inner().message().await.map_err(said)?;
+        let body = result.context("the answer is empty, expected a HelloResult")?.body;
+        // Newer servers may add fields, which are ignored.
+        HelloResult::decode(body).context("malformed answer, expected a HelloResult")
+    }
+}
+
+/// The code and the message of a status, without its metadata.
+fn said(status: tonic::Status) -> anyhow::Error {
+    anyhow::anyhow!("{}: {}", forebay_proto::code_name(status.code()), status.message())
+}
+
+/// Checks what a server said about itself, because its name is passed on to clients.
+fn checked(hello: HelloResult) -> anyhow::Result<HelloResult> {
+    host_port::split(&hello.name).context("the name of the server")?;
+    if !hello.zone.is_empty() {
+        check_zone(&hello.zone).context("the zone of the server")?;
+    }
+    for (what, field) in [("version", &hello.version), ("state", &hello.state)] {
+        let is_legal =
+            (1..=MAX_FIELD_BYTES).contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_graphic());
+        ensure!(
+            is_legal,
+            "the {what} of the server: expected 1 to {MAX_FIELD_BYTES} visible ASCII characters"
+        );
+    }
+    Ok(hello)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_answers_are_rejected() {
+        let hello = || HelloResult {
+            name: "a:1".into(),
+            version: "1.0".into(),
+            state: "s".into(),
+            zone: String::new(),
+            draining: false,
+            instance: 1,
+        };
+        checked(hello()).unwrap();
+        for (answer, expected) in [
+            (HelloResult { name: "a".into(), ..hello() }, "expected HOST:PORT"),
+            (HelloResult { name: "a:1/?x".into(), ..hello() }, "a port from 1"),
+            (HelloResult { zone: "a\nb".into(), ..hello() }, "the zone of the server"),
+            (HelloResult { state: String::new(), ..hello() }, "the state of the server"),
+            (HelloResult { version: "x".repeat(300), ..hello() }, "the version of the server"),
+        ] {
+            let error = format!("{:#}", checked(answer).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_read_again_and_malformed_ones_are_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let settings = crate::MembershipSettings { token: Some(path.clone()), ..Default::default() };
+        let greeter = Greeter::new(&Settings { membership: settings, ..Settings::default() });
+        let token = async || {
+            let read = greeter.credentials().await.map_err(|error| format!("{error:#}"))?;
+            Ok::<_, String>(read.token.unwrap().to_str().unwrap().to_owned())
+        };
+        assert!(token().await.unwrap_err().contains("can't read"));
+        for (contents, expected) in [("first\n", "Bearer first"), ("second", "Bearer second")] {
+            std::fs::write(&path, contents).unwrap();
+            assert_eq!(token().await.unwrap(), expected);
+        }
+        for contents in [&b""[..], b"  \n", b"a\x00b", b"\xff"] {
+            std::fs::write(&path, contents).unwrap();
+            assert!(token().await.unwrap_err().contains("expected one token"), "{contents:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_an_error_after_the_timeout() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::parse(&silent.local_addr().unwrap().to_string()).unwrap();
+        let credentials = Credentials { timeout: Duration::from_millis(50), token: None, tls: None };
+        let error = credentials.greet(&address).await.unwrap_err().to_string();
+        assert!(error.contains("no answer within 50ms"), "{error}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Settings of the servers of a cluster.
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context, ensure};
+use bytesize::ByteSize;
+use documented::DocumentedFields;
+use serde::{Deserialize, Serialize};
+
+use super::{host_port, source};
+
+/// Maximum length of the name of a zone, in bytes.
+const MAX_ZONE_BYTES: usize = 64;
+
+/// Limits and policies of the servers of a cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Interval at which the sources in `members` are read again, at least 10 ms. Default: 5 s.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval: Duration,
+    /// Interval at which each member is greeted, at least 10 ms. In a cluster of more than 250 servers it is longer: 20 ms per server.
+    /// Default: 5 s.
+    #[serde(with = "humantime_serde")]
+    pub hello_interval: Duration,
+    /// Maximum pause before a server that did not answer or was refused is greeted again. The pause starts at 1 s and doubles.
+    /// Default: 30 s.
+    #[serde(with = "humantime_serde")]
+    pub max_hello_backoff: Duration,
+    /// Maximum time to read a source in `members`, and to connect to a member and receive its answer, at least 10 ms. Default: 2 s.
+    #[serde(with = "humantime_serde")]
+    pub hello_timeout: Duration,
+    /// Maximum number of members that are greeted at the same time, at least 1. Default: 32.
+    pub max_concurrent_hellos: usize,
+    /// Time for which a list that is empty, or lacks more than half of the members, must last before it is adopted. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub shrink_delay: Duration,
+    /// Time for which a server stays a member that is no longer listed and does not answer, and after which a server that was removed
+    /// can be a member again. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub removal_delay: Duration,
+    /// Time for which a server stays a member that is no longer listed, but answers. Default: 300 s.
+    #[serde(with = "humantime_serde")]
+    pub unlisted_timeout: Duration,
+    /// Maximum number of members and of addresses in a list, 1 to 4,096. A longer list is rejected. Default: 1,024.
+    pub max_members: usize,
+    /// Path of a file with the bearer token that this server sends to the other members. It must permit the action `hello`.
+    /// Required with `tokens`. Default: none.
+    pub token: Option<PathBuf>,
+    /// Path of the CA certificates (PEM) of the other members, used with `tls`. With `tls.client_ca`, this server authenticates
+    /// with the certificate of `tls`. Default: the public CAs.
+    pub ca: Option<PathBuf>,
+    /// Number of open streams from which on a new stream is sent to the next server of its list, at least 1. Only clients that name
+    /// the number of their attempt are sent on, and the last server of a list always serves. Default: none, no limit.
+    pub overflow_streams: Option<usize>,
+    /// Use of the cores of the machine, as a fraction of 0.1 to 1 over 10 s, from which on a new stream is sent to the next server of its
+    /// list. 1 disables this limit. Default: 0.9.
+    pub overflow_cpu: f64,
+    /// Rate of sent batches per second, in bytes or with a unit such as `10GB`, averaged over 10 s, from which on a new stream is
+    /// sent to the next server of its list. A good value is 90 % of the rate of the network card. Default: none, no limit.
+    pub overflow_bytes_per_second: Option<ByteSize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let forebay_placement::Config {
+            max_members,
+            shrink_delay,
+            removal_delay,
+            unlisted_timeout,
+            hello_interval,
+            max_hello_backoff,
+        } = forebay_placement::Config::default();
+        Self {
+            poll_interval: Duration::from_secs(5),
+            hello_interval,
+            max_hello_backoff,
+            hello_timeout: Duration::from_secs(2),
+            max_concurrent_hellos: 32,
+            shrink_delay,
+            removal_delay,
+            unlisted_timeout,
+            max_members,
+            token: None,
+            ca: None,
+            overflow_streams: None,
+            overflow_cpu: 0.9,
+            overflow_bytes_per_second: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns the limits and delays of the decisions.
+    pub(super) fn config(&self) -> forebay_placement::Config {
+        forebay_placement::Config {
+            max_members: self.max_members,
+            shrink_delay: self.shrink_delay,
+            removal_delay: self.removal_delay,
+            unlisted_timeout: self.unlisted_timeout,
+            hello_interval: self.hello_interval,
+            max_hello_backoff: self.max_hello_backoff,
+        }
+    }
+
+    /// Checks the settings without opening anything.
+    ///
+    /// # Errors
+    /// The first invalid setting, with its value and what was expected.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        for (name, time) in [
+            ("poll_interval", self.poll_interval),
+            ("hello_interval", self.hello_interval),
+            ("hello_timeout", self.hello_timeout),
+        ] {
+            let least = Duration::from_millis(10);
+            ensure!(time >= least, "membership.{name} is {time:?}, expected at least 10ms");
+        }
+        ensure!(
+            self.max_concurrent_hellos >= 1,
+            "membership.max_concurrent_hellos is 0, expected at least 1"
+        );
+        ensure!(
+            (1..=4096).contains(&self.max_members),
+            "membership.max_members is {}, expected 1 to 4096",
+            self.max_members
+        );
+        ensure!(self.overflow_streams != Some(0), "membership.overflow_streams is 0, expected at least 1");
+        ensure!(
+            (0.1..=1.0).contains(&self.overflow_cpu),
+            "membership.overflow_cpu is {}, expected a fraction from 0.1 to 1",
+            self.overflow_cpu
+        );
+        ensure!(
+            self.overflow_bytes_per_second != Some(ByteSize(0)),
+            "membership.overflow_bytes_per_second is 0, expected at least 1"
+        );
+        Ok(())
+    }
+}
+
+/// Checks the settings `members`, `advertise` and `zone`.
+///
+/// # Errors
+/// The first invalid setting, with its value and what was expected.
+pub(crate) fn check_names(
+    members: Option<&str>,
+    advertise: Option<&str>,
+    zone: Option<&str>,
+) -> anyhow::Result<()> {
+    if let Some(members) = members {
+        source::parse(members).context("--members")?;
+        ensure!(
+            advertise.is_some(),
+            "--members: expected --advertise HOST:PORT, too, by which clients and other servers reach this server"
+        );
+    }
+    if let Some(advertise) = advertise {
+        let (host, _) = host_port::split(advertise).context("--advertise")?;
+        let is_unspecified = host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        ensure!(
+            !is_unspecified,
+            "--advertise {advertise}: expected a name or an address by which other machines reach this server"
+        );
+    }
+    if let Some(zone) = zone {
+        check_zone(zone).context("--zone")?;
+    }
+    Ok(())
+}
+
+/// Checks the name of a zone.
+///
+/// # Errors
+/// If it is empty or too long, or has other characters than letters, digits, `-`, `_` and `.`.
+pub(super) fn check_zone(zone: &str) -> anyhow::Result<()> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    ensure!(
+        (1..=MAX_ZONE_BYTES).contains(&zone.len()) && zone.bytes().all(legal),
+        "'{}': expected 1 to {MAX_ZONE_BYTES} letters, digits, '-', '_' and '.'",
+        zone.escape_debug()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_cluster_are_checked() {
+        let error =
+            |members, advertise, zone| format!("{:#}", check_names(members, advertise, zone).unwrap_err());
+        assert!(error(Some("a:1"), None, None).contains("expected --advertise HOST:PORT"));
+        assert!(error(Some("a"), Some("a:1"), None).contains("--members"));
+        assert!(error(None, Some("a"), None).contains("--advertise: 'a': expected HOST:PORT"));
+        assert!(error(None, Some("0.0.0.0:1"), None).contains("other machines"));
+        assert!(error(None, Some("[::]:1"), None).contains("other machines"));
+        assert!(error(None, None, Some("a b")).contains("--zone: 'a b'"));
+        assert!(error(None, None, Some("")).contains("--zone"));
+        check_names(Some("file:/m"), Some("a:1"), Some("eu-west-1a")).unwrap();
+        check_names(None, None, None).unwrap();
+    }
+
+    #[test]
+    fn limits_of_a_cluster_are_checked() {
+        Settings::default().check().unwrap();
+        for text in [
+            "poll_interval = \"1ms\"",
+            "hello_interval = \"0s\"",
+            "hello_timeout = \"0s\"",
+            "max_concurrent_hellos = 0",
+            "max_members = 0",
+            "max_members = 5000",
+            "overflow_streams = 0",
+            "overflow_cpu = 0.0",
+            "overflow_cpu = 1.5",
+            "overflow_cpu = nan",
+            "overflow_bytes_per_second = 0",
+        ] {
+            let settings: Settings = toml::from_str(text).unwrap();
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("membership.{}", text.split(' ').next().unwrap())), "{error}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The task that follows the list of members, greets them, and publishes the view.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use forebay_placement::{Change, Hello, Members, RefusalReason};
+use forebay_proto::v1::HelloResult;
+use metrics::counter;
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Settings,
+    cluster::{Cluster, ClusterView},
+    greeter::{Credentials, Greeter},
+    identity::Identity,
+    last_list::LastList,
+    listing,
+    source::{self, Address, Source},
+};
+use crate::{
+    drain::Drain,
+    events::{Event, Events, Kind, Severity},
+};
+
+/// Interval at which the view is published without a change, because it has the times of the last answers.
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two attempts to read the id of the state.
+const STATE_RETRY: Duration = Duration::from_secs(1);
+
+/// Follows the members.
+pub(super) struct Watcher {
+    config: Settings,
+    setting: String,
+    sources: Vec<Source>,
+    greeter: Greeter,
+    credentials: Credentials,
+    identity: Arc<Identity>,
+    last_list: LastList,
+    cluster: Arc<Cluster>,
+    drain: Drain,
+    events: Events,
+    started: Instant,
+    /// Greetings in progress, each with its address.
+    greetings: JoinSet<(String, anyhow::Result<HelloResult>)>,
+    permits: Arc<Semaphore>,
+    /// Names for certificates, by address.
+    hosts: HashMap<String, String>,
+    list_error: Option<String>,
+}
+
+impl Watcher {
+    /// # Errors
+    /// If the sources, or a file with credentials, are malformed.
+    pub(super) async fn new(
+        settings: &crate::Settings,
+        sources: &str,
+        identity: Arc<Identity>,
+        cluster: Arc<Cluster>,
+        drain: Drain,
+        events: Events,
+    ) -> anyhow::Result<Self> {
+        let greeter = Greeter::new(settings);
+        let credentials = greeter.credentials().await?;
+        let config = settings.membership.clone();
+        Ok(Self {
+            permits: Arc::new(Semaphore::new(config.max_concurrent_hellos.min(Semaphore::MAX_PERMITS))),
+            config,
+            setting: sources.to_owned(),
+            sources: source::parse(sources)?,
+            greeter,
+            credentials,
+            identity,
+            last_list: LastList::new(&settings.cache_dir, sources),
+            cluster,
+            drain,
+            events,
+            started: Instant::now(),
+            greetings: JoinSet::new(),
+            hosts: HashMap::new(),
+            list_error: None,
+        })
+    }
+
+    /// Never returns.
+    pub(super) async fn run(mut self) {
+        loop {
+            let own = self.own_hello().await;
+            self.follow(own).await;
+        }
+    }
+
+    /// Waits until the id of the state is known.
+    async fn own_hello(&self) -> Hello {
+        let mut noted = false;
+        loop {
+            match self.identity.hello(self.drain.is_leaving()).await {
+                Ok(hello) => return placed(hello),
+                Err(error) if !std::mem::replace(&mut noted, true) => {
+                    let message = format!("members can't be greeted yet: {error}");
+                    self.events.note(Event::new(Kind::MemberListFailed, &message));
+                }
+                Err(_) => {}
+            }
+            sleep(STATE_RETRY).await;
+        }
+    }
+
+    /// Follows the members of one state. Returns if this server has another state than it had thought.
+    async fn follow(&mut self, own: Hello) {
+        let mut members = Members::new(self.config.config(), own);
+        let mut changes = self.restored(&mut members).await;
+        let mut saved = members.listed();
+        let mut published = None;
+        let mut list = Box::pin(list(self.sources.clone(), self.config.clone(), Duration::ZERO));
+        loop {
+            let is_changed = !changes.is_empty();
+            let is_other = changes.iter().any(is_other_state);
+            self.note(std::mem::take(&mut changes));
+            if is_other && self.has_other_state(&members.own().state).await {
+                self.greetings.abort_all();
+                return;
+            }
+            let listed = members.listed();
+            if listed != saved {
+                self.save(&listed).await;
+                saved = listed;
+            }
+            for address in members.due(self.now()) {
+                self.greet(address);
+            }
+            let is_old = published.is_none_or(|at: Instant| at.elapsed() >= PUBLISH_INTERVAL);
+            if is_changed || is_old {
+                self.publish(&members);
+                published = Some(Instant::now());
+            }
+            let wake = members.next_wake().map_or(PUBLISH_INTERVAL, |wake| wake.saturating_sub(self.now()));
+            let draining = members.own().is_draining;
+            tokio::select! {
+                listed = &mut list => {
+                    list.set(self::list(self.sources.clone(), self.config.clone(), self.config.poll_interval));
+                    changes = self.listed(&mut members, listed).await;
+                }
+                Some(greeted) = self.greetings.join_next() => {
+                    // A greeting that was aborted has no result.
+                    let Ok((address, result)) = greeted else { continue };
+                    if result.is_err() {
+                        counter!("forebay_hello_errors_total").increment(1);
+                    }
+                    let result = result.map(placed).map_err(|error| format!("{error:#}"));
+                    changes = members.on_hello(self.now(), &address, result);
+                }
+                () = self.drain.left(), if !draining => {
+                    members.set_draining(true);
+                    published = None;
+                }
+                () = sleep(wake.min(PUBLISH_INTERVAL)) => changes = members.on_tick(self.now()),
+            }
+        }
+    }
+
+    /// Time since the start.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Gives the list of the previous process to `members`.
+    async fn restored(&mut self, members: &mut Members) -> Vec<Change> {
+        let last_list = self.last_list.clone();
+        let loaded = tokio::task::spawn_blocking(move || last_list.load()).await.ok().flatten();
+        let Some(loaded) = loaded else { return Vec::new() };
+        self.remember(&loaded);
+        members.on_list(self.now(), Ok(loaded.into_iter().map(|address| address.text)))
+    }
+
+    /// Gives a list, or the reason why there is none, to `members`.
+    async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
+        // The files may have changed since the last list.
+        match self.greeter.credentials().await {
+            Ok(credentials) => self.credentials = credentials,
+            Err(error) => {
+                tracing::warn!("reload of the credentials for members failed; keeping previous: {error:#}")
+            }
+        }
+        self.list_error = listed.as_ref().err().map(|error| format!("{error:#}"));
+        let listed = match listed {
+            Ok(addresses) => {
+                self.remember(&addresses);
+                Ok(addresses.into_iter().map(|address| address.text))
+            }
+            Err(error) => {
+                counter!("forebay_member_list_errors_total").increment(1);
+                Err(format!("{error:#}"))
+            }
+        };
+        members.on_list(self.now(), listed)
+    }
+
+    /// Remembers the names for certificates, also those of addresses that a list no longer has.
+    fn remember(&mut self, addresses: &[Address]) {
+        if self.hosts.len() > 4 * self.config.max_members {
+            self.hosts.clear();
+        }
+        self.hosts.extend(addresses.iter().map(|address| (address.text.clone(), address.host.clone())));
+    }
+
+    fn address(&self, text: &str) -> anyhow::Result<Address> {
+        let parsed = Address::parse(text)?;
+        Ok(Address { host: self.hosts.get(text).cloned().unwrap_or(parsed.host), text: parsed.text })
+    }
+
+    fn greet(&mut self, text: String) {
+        let (address, credentials) = (self.address(&text), self.credentials.clone());
+        let permits = Arc::clone(&self.permits);
+        self.greetings.spawn(async move {
+            let greeting = async {
+                let _permit = permits.acquire().await.context("the server stops")?;
+                credentials.greet(&address?).await
+            };
+            let result = greeting.await;
+            (text, result)
+        });
+    }
+
+    async fn save(&self, listed: &[String]) {
+        let addresses: Vec<Address> = listed.iter().filter_map(|text| self.address(text).ok()).collect();
+        let last_list = self.last_list.clone();
+        let saved = tokio::task::spawn_blocking(move || last_list.save(&addresses)).await;
+        if let Err(error) = saved.map_err(std::io::Error::from).flatten() {
+            tracing::warn!(%error, "the list of members could not be stored in the cache directory");
+        }
+    }
+
+    /// Reads the id of the state again; true if it differs from `known`.
+    async fn has_other_state(&self, known: &str) -> bool {
+        self.identity.forget_state();
+        let state = timeout(self.config.hello_timeout, self.identity.state()).await;
+        state.is_ok_and(|state| state.is_ok_and(|state| state != known))
+    }
+
+    fn publish(&self, members: &Members) {
+        self.cluster.publish(ClusterView {
+            sources: self.setting.clone(),
+            view: Some(members.view()),
+            held: members.held(),
+            list_error: self.list_error.clone(),
+            started: self.started,
+        });
+    }
+
+    fn note(&self, changes: Vec<Change>) {
+        for change in changes {
+            let message = change.to_string();
+            let event = |kind| Event::new(kind, &message);
+            self.events.note(match &change {
+                Change::Joined { .. } => event(Kind::MemberJoined),
+                Change::Left { .. } => event(Kind::MemberLeft),
+                Change::Draining { .. } => event(Kind::MemberDraining),
+                Change::Refused(_) => event(Kind::MemberRefused),
+                Change::HeldBack { .. } => event(Kind::MemberListHeld),
+                Change::ShrinkAdopted { .. } => event(Kind::MemberListAdopted).severity(Severity::Warning),
+                Change::HoldEnded | Change::SourceRecovered => event(Kind::MemberListAdopted),
+                Change::ListTooLong { .. } | Change::SourceFailed { .. } => event(Kind::MemberListFailed),
+                Change::Updated { .. } => {
+                    tracing::info!("{message}");
+                    continue;
+                }
+            });
+        }
+    }
+}
+
+/// Lists the addresses after `delay`.
+async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Vec<Address>> {
+    sleep(delay).await;
+    listing::list(&sources, config.hello_timeout, config.max_members).await
+}
+
+/// The answer of a server, for the decisions.
+fn placed(hello: HelloResult) -> Hello {
+    let HelloResult { name, version, state, zone, draining, instance } = hello;
+    let zone = Some(zone).filter(|zone| !zone.is_empty());
+    Hello { name, instance, version, state, zone, is_draining: draining }
+}
+
+fn is_other_state(change: &Change) -> bool {
+    matches!(change, Change::Refused(refusal) if matches!(refusal.reason, RefusalReason::OtherState { .. }))
+}
