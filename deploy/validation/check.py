@@ -245,6 +245,7 @@ REFUSED = {
     "datasets.clicks=s3://b/c,tls.secretName=t": "tokens.secretName",
     "insecure=true,datasets.clicks=s3://b/c,members.enabled=true": "requires state",
     "insecure=true,datasets.clicks=s3://b/c,state=s3://b/s,kind=DaemonSet,members.enabled=true": "requires kind=StatefulSet",
+    "datasets.clicks=s3://b/c,tls.secretName=t,tokens.secretName=t,state=s3://b/s,members.enabled=true": "members.tokenSecret.name",
     "insecure=true,datasets.clicks=s3://b/c,autoscaling.enabled=true": "requires members.enabled",
     "insecure=true,datasets.clicks=s3://b/c,autoscaling.minReplicas=1": "minReplicas",
     "insecure=true,datasets.clicks=s3://b/c,networkBandwidth=fast": "networkBandwidth",

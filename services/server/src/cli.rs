@@ -85,7 +85,8 @@ struct Serve {
     /// Address by which clients and other servers reach this server. It must stay the same after a restart [default: none].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_ADVERTISE")]
     advertise: Option<String>,
-    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any [default: none].
+    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any. Empty: none, as from a
+    /// label that a pod does not have [default: none].
     #[arg(long, value_name = "NAME", env = "FOREBAY_ZONE")]
     zone: Option<String>,
     /// File with the bearer token that this server sends to the other members; required with --members and --tokens [default:
@@ -241,7 +242,7 @@ impl Serve {
         settings.state = self.state.or(settings.state);
         settings.members = self.members.or(settings.members);
         settings.advertise = self.advertise.or(settings.advertise);
-        settings.zone = self.zone.or(settings.zone);
+        settings.zone = self.zone.or(settings.zone).filter(|zone| !zone.is_empty());
         settings.membership.token = self.membership_token.or(settings.membership.token);
         settings.membership.ca = self.membership_ca.or(settings.membership.ca);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);

@@ -54,6 +54,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and .Values.members.enabled (not .Values.state) }}
 {{- fail "members.enabled requires state: a ticket of one server has to be valid on the others" }}
 {{- end }}
+{{- if and .Values.members.enabled .Values.tokens.secretName (not .Values.members.tokenSecret.name) }}
+{{- fail "members.enabled with tokens requires members.tokenSecret.name: each server is a client of the others" }}
+{{- end }}
 {{- if and .Values.members.zone .Values.members.zoneFromPodLabel }}
 {{- fail "members.zone and members.zoneFromPodLabel exclude each other" }}
 {{- end }}
@@ -157,6 +160,12 @@ spec:
           valueFrom: { fieldRef: { fieldPath: metadata.name } }
         # The name of the pod in DNS, also while the pod is not ready.
         - { name: FOREBAY_ADVERTISE, value: "$(POD_NAME).{{ include "forebay.fullname" . }}-headless.{{ .Release.Namespace }}.svc:8815" }
+        {{- if .Values.members.tokenSecret.name }}
+        - { name: FOREBAY_MEMBERSHIP_TOKEN, value: /etc/forebay/member/token }
+        {{- end }}
+        {{- if and .Values.tls.secretName (not .Values.members.publicCA) }}
+        - { name: FOREBAY_MEMBERSHIP_CA, value: /etc/forebay/tls/ca.crt }
+        {{- end }}
         {{- with .Values.members.zone }}
         - { name: FOREBAY_ZONE, value: {{ . | quote }} }
         {{- end }}
@@ -212,6 +221,9 @@ spec:
         {{- if .Values.tokens.secretName }}
         - { name: tokens, mountPath: /etc/forebay/tokens, readOnly: true }
         {{- end }}
+        {{- if and .Values.members.enabled .Values.members.tokenSecret.name }}
+        - { name: member-token, mountPath: /etc/forebay/member, readOnly: true }
+        {{- end }}
         {{- if not (include "forebay.tcp" .) }}
         - { name: socket, mountPath: /run/forebay }
         {{- end }}
@@ -228,6 +240,13 @@ spec:
     {{- if .Values.tokens.secretName }}
     - name: tokens
       secret: { secretName: {{ .Values.tokens.secretName }}, defaultMode: 0440 }
+    {{- end }}
+    {{- if and .Values.members.enabled .Values.members.tokenSecret.name }}
+    - name: member-token
+      secret:
+        secretName: {{ .Values.members.tokenSecret.name }}
+        items: [{ key: {{ .Values.members.tokenSecret.key }}, path: token }]
+        defaultMode: 0440
     {{- end }}
     {{- if eq .Values.kind "DaemonSet" }}
     - name: cache
