@@ -95,13 +95,13 @@ impl Job {
 fn growth(recent: &Buckets, is_network_bound: bool) -> f64 {
     let fraction = |buckets: &[Bucket]| buckets.iter().map(|bucket| recent.fraction(*bucket)).sum::<f64>();
     let mut server = fraction(&[Bucket::Decode, Bucket::Gather, Bucket::Queued]);
-    let mut elsewhere = recent.fraction(Bucket::Storage);
+    let mut others = recent.fraction(Bucket::Storage);
     if is_network_bound {
         server += recent.fraction(Bucket::Network);
     } else {
-        elsewhere += recent.fraction(Bucket::Network);
+        others += recent.fraction(Bucket::Network);
     }
-    if server < NOT_WAITING || server < elsewhere {
+    if server < NOT_WAITING || server < others {
         return 1.0;
     }
     if recent.fraction(Bucket::ComputeOrNetwork) >= NOT_WAITING {

@@ -78,8 +78,8 @@ class ServerActor:
             try:
                 self._process = self._start(flags, start_timeout)
                 break
-            except ServerStartError:
-                if attempt == START_ATTEMPTS - 1:
+            except ServerStartError as error:
+                if attempt == START_ATTEMPTS - 1 or "in use" not in str(error):
                     raise
                 time.sleep(RETRY_PAUSE_S)
         (self._folder / "address").write_text(self._address)

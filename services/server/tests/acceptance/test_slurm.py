@@ -108,7 +108,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     "components, tasks",
     [([NODES[:2], NODES[2:]], 1), ([NODES], len(NODES)), ([NODES[:1]], 1)],
-    ids=["apart", "beside", "one node"],
+    ids=["apart", "together", "one node"],
 )
 def test_a_job_has_its_servers_until_the_program_ends(
     cluster: StandIns | Daemons, program: Path, env: dict[str, str], tmp_path: Path, components: list[tuple[str, ...]], tasks: int
