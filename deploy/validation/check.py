@@ -243,6 +243,15 @@ REFUSED = {
     "insecure=true,datasets.clicks=s3://b/c,tls.clientAuth=true": "tls.secretName",
     "insecure=true,datasets.clicks=s3://b/c,socket.enabled=true": "DaemonSet",
     "datasets.clicks=s3://b/c,tls.secretName=t": "tokens.secretName",
+    "insecure=true,datasets.clicks=s3://b/c,members.enabled=true": "requires state",
+    "insecure=true,datasets.clicks=s3://b/c,state=s3://b/s,kind=DaemonSet,members.enabled=true": "requires kind=StatefulSet",
+    "datasets.clicks=s3://b/c,tls.secretName=t,tokens.secretName=t,state=s3://b/s,members.enabled=true": "members.tokenSecret.name",
+    "insecure=true,datasets.clicks=s3://b/c,autoscaling.enabled=true": "requires members.enabled",
+    "insecure=true,datasets.clicks=s3://b/c,autoscaling.minReplicas=1": "minReplicas",
+    "insecure=true,datasets.clicks=s3://b/c,networkBandwidth=fast": "networkBandwidth",
+    "insecure=true,datasets.clicks=s3://b/c,state=s3://b/s,members.enabled=true,autoscaling.enabled=true,"
+    "autoscaling.minReplicas=5,autoscaling.maxReplicas=4": "maxReplicas",
+    "insecure=true,datasets.clicks=s3://b/c,state=s3://b/s,members.enabled=true,members.zone=a,members.zoneFromPodLabel=true": "zoneFromPodLabel",
 }
 
 
@@ -261,6 +270,53 @@ def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {where}: {error.message} (Kubernetes {version})"
 
 
+def environment(container: dict[str, Any], pod_name: str) -> dict[str, str]:
+    """Returns the environment of a container as the kubelet sets it."""
+    fields = {"metadata.name": pod_name, "metadata.labels['topology.kubernetes.io/zone']": "zone-a"}
+    env: dict[str, str] = {}
+    for each in container["env"]:
+        value = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        env[each["name"]] = re.sub(r"\$\((\w+)\)", lambda reference: env.get(reference[1], reference[0]), value)
+    return env
+
+
+def faults_of_members(by_kind: dict[str, list[dict[str, Any]]], env: dict[str, str]) -> Iterator[str]:
+    """Yields the reasons for which the servers would not find each other, or an autoscaler would scale the wrong thing."""
+    (workload,) = by_kind.get("StatefulSet", []) + by_kind.get("DaemonSet", [])
+    services = {each["metadata"]["name"]: each["spec"] for each in by_kind["Service"]}
+    if members := env.get("FOREBAY_MEMBERS"):
+        kind, host, port = members.split(":")
+        name, namespace = host.split(".")[:2]
+        service = services.get(name, {})
+        if kind != "dns" or service.get("clusterIP") != "None" or service.get("publishNotReadyAddresses") is not False:
+            yield f"FOREBAY_MEMBERS={members} is no headless Service of the servers that are ready"
+        # Kubernetes gives the pods of a StatefulSet names below this Service alone.
+        expected = f"{workload['metadata']['name']}-0.{workload['spec']['serviceName']}.{namespace}.svc:{port}"
+        if env.get("FOREBAY_ADVERTISE") != expected:
+            yield f"FOREBAY_ADVERTISE={env.get('FOREBAY_ADVERTISE')} is not {expected}, the name of the pod"
+        if not services.get(workload["spec"]["serviceName"], {}).get("publishNotReadyAddresses"):
+            yield "the name of a pod that is not ready does not resolve"
+    for scaler in by_kind.get("ScaledObject", []) + by_kind.get("HorizontalPodAutoscaler", []):
+        spec, name = scaler["spec"], scaler["kind"]
+        target = {"apiVersion": workload["apiVersion"], "kind": workload["kind"], "name": workload["metadata"]["name"]}
+        if spec["scaleTargetRef"] != target:
+            yield f"{name}: scales {spec['scaleTargetRef']} instead of {target}"
+        if "replicas" in workload["spec"]:
+            yield f"{name}: an upgrade of the release resets the number of servers"
+        least, most = spec.get("minReplicaCount", spec.get("minReplicas")), spec.get("maxReplicaCount", spec.get("maxReplicas"))
+        if not 2 <= least <= most:
+            yield f"{name}: {least} to {most} servers"
+        if name == "ScaledObject" and spec["triggers"][0].get("metricType") != "AverageValue":
+            yield f"{name}: KEDA ignores the fallback without metricType AverageValue"
+    (monitored,) = by_kind.get("ServiceMonitor", [None])
+    for scaler in by_kind.get("ScaledObject", []):
+        pods = re.search(r'pod=~"([^"]+)"', scaler["spec"]["triggers"][0]["metadata"]["query"])
+        if not (pods and re.fullmatch(pods[1], f"{workload['metadata']['name']}-0")):
+            yield "ScaledObject: the query has no server of the release"
+        if monitored is None:
+            yield "ScaledObject: no ServiceMonitor, so that Prometheus has no metrics of the servers"
+
+
 def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
     """Yields the references between manifests that do not match, and unsafe settings of the pod."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
@@ -271,7 +327,7 @@ def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
     labels, pod = template["metadata"]["labels"].items(), template["spec"]
     (container,) = pod["containers"]
     ports = {port["name"] for port in container["ports"]}
-    env = {each["name"]: each.get("value", "") for each in container["env"]}
+    env = environment(container, f"{workload['metadata']['name']}-0")
 
     selectors = [("the workload", workload["spec"]["selector"]["matchLabels"])]
     selectors += [(f"Service {each['metadata']['name']}", each["spec"]["selector"]) for each in by_kind["Service"]]
@@ -295,6 +351,8 @@ def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
         each["metadata"]["name"] for each in by_kind["Service"] if each["spec"].get("clusterIP") == "None"
     ):
         yield "the StatefulSet's serviceName is no headless Service"
+
+    yield from faults_of_members(by_kind, env)
 
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
     volumes = {volume["name"] for volume in pod["volumes"]} | claims
@@ -335,7 +393,7 @@ def faults_of_settings(manifests: list[dict[str, Any]]) -> Iterator[str]:
             config = Path(folder, "forebay.toml")
             config.write_text(text)
             args = [str(config) if arg == "/etc/forebay/forebay.toml" else arg for arg in container["args"]]
-            env = {each["name"]: each["value"] for each in container["env"]}
+            env = environment(container, f"{workload['metadata']['name']}-0")
             status, _, err = run(binary, *args, "--print-config", env=env)
         if status != 0:
             yield f"the server does not take the settings: {err.strip()}"

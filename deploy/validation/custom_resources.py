@@ -1,11 +1,15 @@
-"""Schemas of the Prometheus operator's resources, limited to the fields that the chart uses. Other fields are errors.
+"""Schemas of the custom resources of the chart. Fields that a schema does not have are errors.
 
-The source is the documentation of its API, monitoring.coreos.com/v1.
+Prometheus operator: the fields that the chart uses, from the documentation of its API, monitoring.coreos.com/v1.
+KEDA: the schema of its CustomResourceDefinition, and the parameters of its Prometheus scaler; see schemas/ for the source.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 Schema = dict[str, Any]
 
@@ -54,7 +58,49 @@ RULE = closed(
     "alert", "expr", alert=TEXT, expr=TEXT, **{"for": DURATION}, labels=TEXTS, annotations=TEXTS
 )
 
+def without_other_fields(schema: Any) -> Any:
+    """Returns an OpenAPI schema whose objects with listed fields have no others. A cluster would drop them silently."""
+    if isinstance(schema, list):
+        return [without_other_fields(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: without_other_fields(value) for key, value in schema.items()}
+    return {**schema, "additionalProperties": False} if isinstance(schema.get("properties"), dict) else schema
+
+
+# Parameters of a trigger of type prometheus, all of them strings, from pkg/scalers/prometheus_scaler.go of the same commit.
+KEDA_PROMETHEUS = closed(
+    "serverAddress",
+    "query",
+    "threshold",
+    serverAddress={"type": "string", "pattern": "^https?://"},
+    query=TEXT,
+    queryParameters=TEXT,
+    threshold={"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"},
+    activationThreshold={"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"},
+    namespace=TEXT,
+    customHeaders=TEXT,
+    ignoreNullValues={"enum": ["true", "false"]},
+    unsafeSsl={"enum": ["true", "false"]},
+    awsRegion=TEXT,
+    timeout=TEXT,
+    identityOwner=TEXT,
+)
+
+
+def scaled_object() -> Schema:
+    schema = without_other_fields(yaml.safe_load((Path(__file__).parent / "schemas/keda.sh_scaledobjects.yaml").read_text()))
+    fields = schema["properties"]
+    fields["apiVersion"], fields["kind"] = {"const": "keda.sh/v1alpha1"}, {"const": "ScaledObject"}
+    trigger = fields["spec"]["properties"]["triggers"]["items"]["properties"]
+    # The CustomResourceDefinition leaves these to the operator.
+    trigger["type"], trigger["metadata"] = {"const": "prometheus"}, KEDA_PROMETHEUS
+    trigger["metricType"] = {"enum": ["AverageValue", "Value"]}
+    return schema
+
+
 SCHEMAS = {
+    "ScaledObject": scaled_object(),
     "ServiceMonitor": resource(
         "ServiceMonitor",
         closed(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = ["docs/how-to/alerts.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
 CHART = "deploy/helm/forebay"
 # Of the values of ci/, those that show the faults of the chart.
-ENOUGH = "statefulset-everything-values.yaml"
+ENOUGH = ("statefulset-everything-values.yaml", "statefulset-members-values.yaml")
 
 # Part, file, what is replaced, by what, a word of the fault.
 FAULTS = {
@@ -234,6 +234,69 @@ FAULTS = {
         "kind: StatefulSet\nflavour: sweet",
         "flavour",
     ),
+    "members that are not ready": (
+        "chart",
+        f"{CHART}/templates/service.yaml",
+        "publishNotReadyAddresses: false",
+        "publishNotReadyAddresses: true",
+        "servers that are ready",
+    ),
+    "a name that does not resolve": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        '"$(POD_NAME).{{ include "forebay.fullname" . }}-headless',
+        '"$(POD_NAME).{{ include "forebay.fullname" . }}-members',
+        "is not test-forebay-0.test-forebay-headless.ml.svc:8815",
+    ),
+    "a ScaledObject with a field that KEDA lacks": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        "minReplicaCount:",
+        "minReplicas:",
+        "minReplicas",
+    ),
+    "a ScaledObject without a field that KEDA requires": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        "    failureThreshold: 3\n",
+        "",
+        "failureThreshold",
+    ),
+    "a trigger with a parameter that is none": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        "threshold:",
+        "treshold:",
+        "treshold",
+    ),
+    "a fallback that KEDA ignores": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        "metricType: AverageValue",
+        "metricType: Value",
+        "ignores the fallback",
+    ),
+    "a query of other pods": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        '-[0-9]+"})',
+        '-server-[0-9]+"})',
+        "no server of the release",
+    ),
+    "an autoscaler of another workload": (
+        "chart",
+        f"{CHART}/templates/scaledobject.yaml",
+        "kind: StatefulSet",
+        "kind: Deployment",
+        "scales",
+    ),
+    "an upgrade that resets the number of servers": (
+        "chart",
+        f"{CHART}/templates/statefulset.yaml",
+        "{{- if not .Values.autoscaling.enabled }}",
+        "{{- if true }}",
+        "resets the number",
+    ),
     "settings that are no TOML": (
         "chart",
         f"{CHART}/templates/configmap.yaml",
@@ -273,6 +336,6 @@ def test_it_finds(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         # What has nothing to do with the fault takes time.
         monkeypatch.setattr(check, "REFUSED", {})
         for values in (copy / CHART / "ci").iterdir():
-            if values.name != ENOUGH:
+            if values.name not in ENOUGH:
                 values.unlink()
     assert word in faults(part, copy)

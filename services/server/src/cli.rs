@@ -85,7 +85,8 @@ struct Serve {
     /// Address by which clients and other servers reach this server. It must stay the same after a restart [default: none].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_ADVERTISE")]
     advertise: Option<String>,
-    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any [default: none].
+    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any. Empty: none, as from a
+    /// label that a pod does not have [default: none].
     #[arg(long, value_name = "NAME", env = "FOREBAY_ZONE")]
     zone: Option<String>,
     /// File with the bearer token that this server sends to the other members; required with --members and --tokens [default:
@@ -155,6 +156,10 @@ struct Serve {
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers [default: none].
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
+    /// Bytes per second that the network interface of the server can send, such as 12.5GB for 100 Gbit/s, for the metric
+    /// forebay_wanted_servers [default: unknown, only the load of the CPU threads counts].
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_NETWORK_BANDWIDTH")]
+    network_bandwidth: Option<ByteSize>,
     /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
@@ -237,12 +242,13 @@ impl Serve {
         settings.state = self.state.or(settings.state);
         settings.members = self.members.or(settings.members);
         settings.advertise = self.advertise.or(settings.advertise);
-        settings.zone = self.zone.or(settings.zone);
+        settings.zone = self.zone.or(settings.zone).filter(|zone| !zone.is_empty());
         settings.membership.token = self.membership_token.or(settings.membership.token);
         settings.membership.ca = self.membership_ca.or(settings.membership.ca);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);
         settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);
+        settings.network_bandwidth = self.network_bandwidth.or(settings.network_bandwidth);
         settings.insecure |= self.insecure;
         settings.open_datasets |= self.open_datasets;
         settings.exit_when_idle = self.exit_when_idle.or(settings.exit_when_idle);

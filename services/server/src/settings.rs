@@ -103,6 +103,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
+    /// Bytes per second that the network interface of the server can send, above 0, such as `12.5GB` for 100 Gbit/s. The metric
+    /// `forebay_wanted_servers` then includes the load of the network. Default: unknown, only the load of the CPU threads counts.
+    pub network_bandwidth: Option<ByteSize>,
     /// Datasets that serve lookups, by name. Default: none.
     pub online: BTreeMap<String, OnlineSpec>,
     /// Part of `cache_memory` that is reserved for the indexes and rows of lookups, including those of a new snapshot while it is
@@ -283,6 +286,7 @@ impl Default for Settings {
             insecure: false,
             allowed_hosts: Vec::new(),
             gpu_hour_cost: None,
+            network_bandwidth: None,
             online: BTreeMap::new(),
             lookup_memory: None,
             lookup_threads: cores.min(4),
@@ -428,6 +432,10 @@ impl Settings {
         ensure!(
             !self.credentials_reload_interval.is_zero(),
             "credentials_reload_interval is 0, expected at least 1ms"
+        );
+        ensure!(
+            self.network_bandwidth.is_none_or(|bandwidth| bandwidth.0 > 0),
+            "network_bandwidth is 0, expected at least 1 byte per second"
         );
         ensure!(self.exit_when_idle != Some(Duration::ZERO), "exit_when_idle is 0, expected at least 1ms");
         self.traces.check()?;

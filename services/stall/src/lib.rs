@@ -13,6 +13,7 @@
 //! - [`Session`] and [`Lane`]: a [`Clock`] shared by several threads, with one lane per stream of the trainer.
 //! - [`History`]: the buckets of the last minutes, second by second.
 //! - [`judge`]: the bottleneck, the confidence in it, and the speedup from removing it.
+//! - [`wanted_servers`]: the number of servers' worth of work that the trainers demand, for an autoscaler.
 //! - [`Skew`]: detects a label whose mean varies between batches by more than chance explains, from the [`Moments`] of
 //!   each batch.
 //!
@@ -54,6 +55,7 @@
 
 mod bucket;
 mod clock;
+mod demand;
 mod history;
 mod moments;
 mod session;
@@ -62,6 +64,7 @@ mod verdict;
 
 pub use bucket::{Bucket, Buckets, Stage};
 pub use clock::{Clock, Report};
+pub use demand::{Load, TARGET_LOAD, Trainer, wanted_servers};
 pub use history::{History, Interval};
 pub use moments::Moments;
 pub use session::{Lane, Session};

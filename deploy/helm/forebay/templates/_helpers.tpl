@@ -48,9 +48,39 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (eq .Values.kind "StatefulSet") (not .Values.cache.persistent) (not .Values.cacheDisk) }}
 {{- fail "cache.persistent=false requires cacheDisk, less than cache.size: Kubernetes evicts a pod that fills its emptyDir" }}
 {{- end }}
+{{- if and .Values.members.enabled (ne .Values.kind "StatefulSet") }}
+{{- fail "members.enabled requires kind=StatefulSet: the pods of a DaemonSet have no stable names" }}
+{{- end }}
+{{- if and .Values.members.enabled (not .Values.state) }}
+{{- fail "members.enabled requires state: a ticket of one server has to be valid on the others" }}
+{{- end }}
+{{- if and .Values.members.enabled .Values.tokens.secretName (not .Values.members.tokenSecret.name) }}
+{{- fail "members.enabled with tokens requires members.tokenSecret.name: each server is a client of the others" }}
+{{- end }}
+{{- if and .Values.members.zone .Values.members.zoneFromPodLabel }}
+{{- fail "members.zone and members.zoneFromPodLabel exclude each other" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (not .Values.members.enabled) }}
+{{- fail "autoscaling.enabled requires members.enabled: trainers would not use an added server" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}
+{{- fail "autoscaling.maxReplicas is less than autoscaling.minReplicas" }}
+{{- end }}
 {{- if and .Values.socket.enabled (ne .Values.kind "DaemonSet") }}
 {{- fail "socket.enabled requires kind=DaemonSet: clients on other nodes cannot connect to a Unix socket" }}
 {{- end }}
+{{- end }}
+
+{{- /* Adds servers at once, and removes them slowly: the other servers decode the data of a removed server again. */}}
+{{- define "forebay.scaling" -}}
+scaleUp:
+  stabilizationWindowSeconds: 0
+  policies:
+    - { type: Percent, value: 100, periodSeconds: 60 }
+scaleDown:
+  stabilizationWindowSeconds: {{ .Values.autoscaling.scaleDownWindowSeconds }}
+  policies:
+    - { type: Pods, value: 1, periodSeconds: {{ .Values.autoscaling.scaleDownIntervalSeconds }} }
 {{- end }}
 
 {{- define "forebay.probe" -}}
@@ -121,6 +151,29 @@ spec:
         {{- with .Values.refreshInterval }}
         - { name: FOREBAY_REFRESH_INTERVAL, value: {{ . | quote }} }
         {{- end }}
+        {{- with .Values.networkBandwidth }}
+        - { name: FOREBAY_NETWORK_BANDWIDTH, value: {{ . | quote }} }
+        {{- end }}
+        {{- if .Values.members.enabled }}
+        - { name: FOREBAY_MEMBERS, value: "dns:{{ include "forebay.fullname" . }}-members.{{ .Release.Namespace }}.svc:8815" }
+        - name: POD_NAME
+          valueFrom: { fieldRef: { fieldPath: metadata.name } }
+        # The name of the pod in DNS, also while the pod is not ready.
+        - { name: FOREBAY_ADVERTISE, value: "$(POD_NAME).{{ include "forebay.fullname" . }}-headless.{{ .Release.Namespace }}.svc:8815" }
+        {{- if .Values.members.tokenSecret.name }}
+        - { name: FOREBAY_MEMBERSHIP_TOKEN, value: /etc/forebay/member/token }
+        {{- end }}
+        {{- if and .Values.tls.secretName (not .Values.members.publicCA) }}
+        - { name: FOREBAY_MEMBERSHIP_CA, value: /etc/forebay/tls/ca.crt }
+        {{- end }}
+        {{- with .Values.members.zone }}
+        - { name: FOREBAY_ZONE, value: {{ . | quote }} }
+        {{- end }}
+        {{- if .Values.members.zoneFromPodLabel }}
+        - name: FOREBAY_ZONE
+          valueFrom: { fieldRef: { fieldPath: "metadata.labels['topology.kubernetes.io/zone']" } }
+        {{- end }}
+        {{- end }}
         {{- if .Values.tls.secretName }}
         - { name: FOREBAY_TLS_CERTIFICATE, value: /etc/forebay/tls/tls.crt }
         - { name: FOREBAY_TLS_KEY, value: /etc/forebay/tls/tls.key }
@@ -168,6 +221,9 @@ spec:
         {{- if .Values.tokens.secretName }}
         - { name: tokens, mountPath: /etc/forebay/tokens, readOnly: true }
         {{- end }}
+        {{- if and .Values.members.enabled .Values.members.tokenSecret.name }}
+        - { name: member-token, mountPath: /etc/forebay/member, readOnly: true }
+        {{- end }}
         {{- if not (include "forebay.tcp" .) }}
         - { name: socket, mountPath: /run/forebay }
         {{- end }}
@@ -184,6 +240,13 @@ spec:
     {{- if .Values.tokens.secretName }}
     - name: tokens
       secret: { secretName: {{ .Values.tokens.secretName }}, defaultMode: 0440 }
+    {{- end }}
+    {{- if and .Values.members.enabled .Values.members.tokenSecret.name }}
+    - name: member-token
+      secret:
+        secretName: {{ .Values.members.tokenSecret.name }}
+        items: [{ key: {{ .Values.members.tokenSecret.key }}, path: token }]
+        defaultMode: 0440
     {{- end }}
     {{- if eq .Values.kind "DaemonSet" }}
     - name: cache

@@ -39,6 +39,7 @@ fn invalid_settings_are_rejected_before_anything_is_opened() {
         "cpu_threads = 0",
         "cache_memory = 1",
         "credentials_reload_interval = \"0s\"",
+        "network_bandwidth = 0",
         "[loader]\nmax_batch_bytes = 3000000000",
     ] {
         assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");

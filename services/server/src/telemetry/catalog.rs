@@ -105,6 +105,8 @@ pub(super) const GROUPS: &[Group] = groups! {
             "Busy and idle time of GPUs, as reported by trainers; busy / (busy + idle) is the GPU utilization.";
         Gauge "forebay_bottleneck" [BOTTLENECK]:
             "1 for the current bottleneck of all sessions together, 0 for the others.";
+        Gauge "forebay_wanted_servers" absent "before the first second after the start":
+            "Servers' worth of work that the trainers of this server demand: the rate that they would receive if they never waited for a server, divided by the capacity of this server. An autoscaler keeps the sum over all servers at 0.8 for each server.";
         FractionalCounter "forebay_idle_gpu_cost_total" absent "without `--gpu-hour-cost`":
             "Cost of GPUs while their trainers waited, in the currency of the setting `gpu_hour_cost`.";
         Gauge "forebay_label_skewed_sessions" [DATASET] absent "before the first session with a `label_column`":

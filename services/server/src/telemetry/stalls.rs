@@ -1,5 +1,6 @@
 //! Time accounts of all sessions, and the bottlenecks derived from them.
 
+mod demand;
 mod facts;
 mod gauges;
 mod observer;

@@ -8,11 +8,11 @@ use std::{
 };
 
 use forebay_loader::{Loader, StageWork};
-use forebay_stall::{Bottleneck, Buckets, Evidence, Stage, Verdict, judge};
+use forebay_stall::{Bottleneck, Buckets, Evidence, Load, Stage, Verdict, judge};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 
-use super::{Facts, gauges, summary};
+use super::{Facts, demand::demand, gauges, summary};
 use crate::{
     Settings,
     auth::Access,
@@ -41,6 +41,8 @@ struct Shared {
     /// Facts for advice, without the decoded bytes.
     facts: Facts,
     gpu_hour_cost: Option<f64>,
+    /// Bytes per second that the network interface can send, if known.
+    network_bandwidth: Option<f64>,
     /// Work of the stages, in the order of `Stage::ALL`.
     work: Mutex<Samples<[StageWork; Stage::ALL.len()]>>,
     recorder: PrometheusHandle,
@@ -74,7 +76,9 @@ impl Observer {
         };
         let work = Mutex::new(Samples::new(Instant::now(), work(&loader)));
         let gpu_hour_cost = settings.gpu_hour_cost;
-        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, work, recorder };
+        let network_bandwidth = settings.network_bandwidth.map(|bandwidth| bandwidth.0 as f64);
+        let shared =
+            Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, network_bandwidth, work, recorder };
         Self { shared: Arc::new(shared) }
     }
 
@@ -108,6 +112,19 @@ impl Observer {
         self.shared.work.lock().rate(|work| part(&work[stage as usize]))
     }
 
+    /// Returns the load of the server, averaged over the last 10 seconds.
+    fn load(&self) -> Load {
+        let busy: f64 = [Stage::Decode, Stage::Gather]
+            .map(|stage| self.stage_rate(stage, |work| work.busy.as_secs_f64()))
+            .iter()
+            .sum();
+        let (sent, _) = self.shared.sessions.sent_per_second();
+        Load {
+            cpu: (busy / self.shared.facts.cpu_threads as f64).min(1.0),
+            network: self.shared.network_bandwidth.map_or(0.0, |bandwidth| (sent / bandwidth).min(1.0)),
+        }
+    }
+
     /// Returns the facts that advice depends on.
     pub(crate) fn facts(&self) -> Facts {
         let open = self.shared.datasets.list(&Access::everything()).into_iter();
@@ -138,6 +155,7 @@ impl Observer {
             verdict.bottleneck,
             self.shared.gpu_hour_cost,
         );
+        metrics::gauge!("forebay_wanted_servers").set(demand(&running, self.load(), now));
     }
 
     fn note_bottleneck(&self, previous: &mut Previous, verdict: &Verdict, sessions: usize) {

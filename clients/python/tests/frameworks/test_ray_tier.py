@@ -1,0 +1,180 @@
+"""A tier of servers on a Ray cluster of three nodes: raylets on this machine, each with its own resources."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import forebay
+import forebay.ray
+from server import until
+
+NODES = 3
+ROWS = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A Ray cluster whose first node has no CPU for servers."""
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000})
+    for _ in range(NODES):
+        made.add_node(num_cpus=2, resources={"disk": 1}, object_store_memory=100_000_000)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@contextmanager
+def started(folder: Path, flights: Path, servers: int = NODES, **options: Any) -> Iterator[forebay.ray.Tier]:
+    given: dict[str, Any] = {
+        "state": str(folder / "state"),
+        "cache_dir": str(folder),
+        "resources": {"disk": 1},
+        "insecure": True,
+        "cache_memory": "64MiB",
+        "cache_disk": "64MiB",
+        "drain_delay": "0s",
+        **options,
+    }
+    tier = forebay.ray.Tier(servers, {"flights": str(flights)}, **given)
+    try:
+        yield tier
+    finally:
+        tier.close()
+
+
+def rows(urls: list[str]) -> int:
+    """Returns the number of rows of an epoch."""
+    client = forebay.connect(*urls, retry_deadline=60)
+    epoch = client.train("flights", batch_size=65_536, columns=["delay"], remainder="SHORT", output="numpy")
+    return sum(len(batch["delay"]) for batch in epoch)
+
+
+def pids(tier: forebay.ray.Tier, number: int) -> list[int]:
+    """Returns the process ids of an actor and of its server."""
+    return ray.get(tier._server(number).pids.remote(), timeout=60)
+
+
+def is_alive(pid: int) -> bool:
+    """True if the process runs. One that ended and is not waited for does not count."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def files_of_members(folder: Path) -> list[list[str]]:
+    return [sorted(path.read_text().split()) for path in sorted(folder.glob("forebay-*/members"))]
+
+
+@pytest.mark.timeout(400)
+def test_the_servers_of_a_tier_know_each_other_and_serve_the_same_rows(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    with started(tmp_path, flights) as tier:
+        assert len(set(tier.urls)) == NODES
+        assert [rows([url]) for url in tier.urls] == [ROWS] * NODES
+        addresses = sorted(url.removeprefix("grpc://") for url in tier.urls)
+        assert files_of_members(tmp_path) == [addresses] * NODES
+        # Each server has a node of its own.
+        assert ray.available_resources().get("disk", 0) == 0
+        with pytest.raises(ValueError, match="a tier named 'forebay' exists"):
+            forebay.ray.Tier(1, {"flights": str(flights)}, insecure=True)
+        processes = [pid for number in range(NODES) for pid in pids(tier, number)]
+    assert not any(map(is_alive, processes))
+    with pytest.raises(LookupError, match="is closed"):
+        tier.urls
+    # Nothing of the tier remains, so that the next one has its resources.
+    until(lambda: ray.available_resources().get("disk", 0) == NODES, 30)
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_server_or_actor_is_started_again_under_its_name(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    with started(tmp_path, flights, servers=2) as tier:
+        before = tier.urls
+        for killed in (1, 0):
+            actor_and_server = pids(tier, 0)
+            os.kill(actor_and_server[killed], signal.SIGKILL)
+            # The other process ends, too, so that the folder is free for the next server.
+            until(lambda: not any(map(is_alive, actor_and_server)), 60)
+            until(lambda: pids_or_none(tier, 0) not in (None, actor_and_server), 120)
+            assert rows([before[0]]) == ROWS
+        assert tier.urls == before
+
+
+def pids_or_none(tier: forebay.ray.Tier, number: int) -> list[int] | None:
+    try:
+        return pids(tier, number)
+    except ray.exceptions.RayError:
+        return None
+
+
+@pytest.mark.timeout(400)
+def test_the_coordinator_learns_the_addresses_again(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    with started(tmp_path, flights, servers=2) as tier:
+        before = tier.urls
+        ray.kill(forebay.ray.tier._find(tier.name, "members"), no_restart=False)
+
+        def has_all() -> bool:
+            try:
+                return tier.urls == before
+            except ray.exceptions.RayError:
+                return False
+
+        until(has_all, 120)
+
+
+DRIVER = """
+import sys, ray, forebay.ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+forebay.ray.Tier(1, {"flights": sys.argv[2]}, name="kept", cache_dir=sys.argv[3], insecure=True, cache_memory="64MiB")
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_tier_outlives_its_driver(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    arguments = [cluster.address, str(flights), str(tmp_path)]
+    subprocess.run([sys.executable, "-c", DRIVER, *arguments], check=True, timeout=300)
+    tier = forebay.ray.Tier.existing("kept")
+    try:
+        assert rows(tier.urls) == ROWS
+    finally:
+        tier.close()
+    with pytest.raises(LookupError, match="no tier named 'kept'"):
+        forebay.ray.Tier.existing("kept")
+
+
+@pytest.mark.timeout(400)
+def test_a_tier_that_cannot_start_says_why_and_leaves_nothing(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    with pytest.raises(forebay.errors.ServerStartError, match="did not have 4 bundles"):
+        with started(tmp_path, flights, servers=NODES + 1, start_timeout=5):
+            pass
+    with pytest.raises(forebay.errors.ServerStartError, match="cache_memory is 1"):
+        with started(tmp_path, flights, servers=1, cache_memory="1"):
+            pass
+    until(lambda: ray.available_resources().get("disk", 0) == NODES, 30)
+    with pytest.raises(LookupError):
+        forebay.ray.Tier.existing()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"servers": 0}, "servers is 0"),
+        ({"datasets": {}}, "datasets is empty"),
+        ({"servers": 2}, "state is None"),
+        ({"strategy": "PACK"}, "STRICT_SPREAD, SPREAD"),
+        ({"grpc": "0.0.0.0:1"}, r"Tier\(\) sets grpc itself"),
+    ],
+)
+def test_invalid_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forebay.ray.Tier(**{"servers": 1, "datasets": {"a": "/a"}, **arguments})

@@ -1,0 +1,157 @@
+"""The metric of the autoscaler: trainers of a known rate demand what arithmetic gives, and no server is added for a slow store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from metrics import scrape
+from s3 import Bucket, s3_server
+from server import Pool, Server, until
+from slow import slow_way
+from trainer import Trainer
+
+BATCH = 16_384
+# Gathering takes this long and one thread does it, so that the server sends 12.5 batches per second at most.
+GATHER_S = 0.08
+TRAINERS = 4
+# Two windows of a verdict, and the time until reports are settled.
+SETTLED_S = 24
+TARGET_LOAD = 0.8
+
+
+def train(job: int, **more: Any) -> dict[str, Any]:
+    """The request of a job, whose rows are the same for all jobs."""
+    request = {"dataset": "flights", "columns": ["delay"], "batch_size": BATCH, "epochs": 100}
+    return {**request, "job_name": f"job-{job}", **more}
+
+
+@contextmanager
+def running(trainers: list[Trainer]) -> Iterator[None]:
+    """Runs trainers until the block ends."""
+    threads = [threading.Thread(target=trainer.run) for trainer in trainers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for trainer in trainers:
+            trainer.stop()
+        for thread in threads:
+            thread.join()
+
+
+def wanted(server: Server) -> float:
+    return scrape(server).value("forebay_wanted_servers")
+
+
+def averages(server: Server, seconds: float) -> float:
+    """Returns the average of the metric over a time, as an autoscaler that smooths it sees it."""
+    values = []
+    until_then = time.monotonic() + seconds
+    while time.monotonic() < until_then:
+        values.append(wanted(server))
+        time.sleep(0.5)
+    return sum(values) / len(values)
+
+
+def gathers_slowly(pool: Pool) -> Path:
+    path = pool.folder / "forebay.toml"
+    path.write_text(f'cpu_threads = 1\n[loader.fault_injection]\ngather = "{GATHER_S * 1000:.0f}ms"\n')
+    return path
+
+
+def growths(trainers: list[Trainer], before: list[tuple[float, float]]) -> list[float]:
+    """Returns for each trainer the rate that it would take without waiting, divided by the rate that it has, as it measures it
+    since `before`."""
+    found = []
+    for trainer, (waited, computed) in zip(trainers, before):
+        waited, computed = trainer.waited - waited, trainer.computed - computed
+        found.append((waited + computed) / computed)
+    return found
+
+
+def loads(server: Server, seconds: float) -> tuple[float, float]:
+    """Returns the load of the one thread over a time, and the average of the metric."""
+
+    def busy() -> float:
+        return sum(scrape(server).value("forebay_stage_seconds_total", stage=stage) for stage in ("decode", "gather"))
+
+    before, since = busy(), time.monotonic()
+    average = averages(server, seconds)
+    return (busy() - before) / (time.monotonic() - since), average
+
+
+@pytest.mark.timeout(180)
+def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Pool, small_groups: Path) -> None:
+    server = pool.start({"flights": small_groups}, config=gathers_slowly(pool))
+    assert wanted(server) == 0
+    # Each takes a batch per 160 ms if it never waits: 25 per second together, twice the rate of the server.
+    trainers = [Trainer(server.location, train(job), 2 * GATHER_S) for job in range(TRAINERS)]
+    with running(trainers):
+        time.sleep(SETTLED_S)
+        before = [(trainer.waited, trainer.computed) for trainer in trainers]
+        average = averages(server, 10)
+        grown = growths(trainers, before)
+    # All have the same share of a thread that is always busy. No job demands more than one server at the target load.
+    expected = sum(min(TARGET_LOAD, growth / TRAINERS) for growth in grown)
+    print(f"wanted {average:.2f}, {expected:.2f} by the trainers, which would take {grown} times their rates")
+    assert average > 1.5
+    assert average == pytest.approx(expected, rel=0.15)
+    until(lambda: wanted(server) == 0, 20, "the demand of trainers that ended remains")
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_one_server_has_to_decode_does_not_demand_a_second_one(pool: Pool, small_groups: Path) -> None:
+    server = pool.start({"flights": small_groups}, config=gathers_slowly(pool))
+    ranks = [Trainer(server.location, train(0, world_size=4, rank=rank), GATHER_S) for rank in range(4)]
+    with running(ranks):
+        time.sleep(SETTLED_S)
+        values = [wanted(server) for _ in range(3)]
+    assert values == pytest.approx([TARGET_LOAD] * 3)
+
+
+@pytest.mark.timeout(180)
+def test_no_server_is_demanded_for_a_slow_store(small_groups: Path, pool: Pool) -> None:
+    with ExitStack() as stack:
+        bucket = Bucket(stack.enter_context(s3_server(pool.folder / "s3.log")), "autoscaling")
+        bucket.client().create_bucket(Bucket=bucket.name)
+        bucket.upload_folder(small_groups, "flights")
+        way = stack.enter_context(slow_way(bucket.endpoint.removeprefix("http://"), 0.25))
+        config = pool.folder / "forebay.toml"
+        config.write_text('cache_memory = "4 MiB"\ncache_disk = 0\n[storage]\nconcurrent_requests = 1\n')
+        env = {**bucket.environment, "AWS_ENDPOINT": f"http://{way}"}
+        server = pool.start({"flights": bucket.url("flights")}, config=config, env=env)
+        # The trainer waits for each block.
+        one_block = {"batch_size": 4096, "shuffle": {"window_rows": 16_384}}
+        trainer = Trainer(server.location, train(0, **one_block), 0.002)
+        with running([trainer]):
+            time.sleep(SETTLED_S)
+            before = [(trainer.waited, trainer.computed)]
+            average = averages(server, 10)
+            (growth,) = growths([trainer], before)
+    print(f"wanted {average:.2f}, measured by the trainer {growth:.2f}")
+    assert growth > 4, "the trainer does not wait for the store"
+    assert 0 < average < 0.5
+
+
+@pytest.mark.timeout(300)
+def test_trainers_that_compute_demand_the_load_that_the_server_has(pool: Pool, small_groups: Path) -> None:
+    server = pool.start({"flights": small_groups}, config=gathers_slowly(pool))
+    # Each takes a batch per 1.6 s: 2.5 per second together, at a rate of the server of 12.5.
+    trainers = [Trainer(server.location, train(job), 20 * GATHER_S) for job in range(TRAINERS)]
+    with running(trainers):
+        # First the server fills the buffers of the connections, which keeps it busy.
+        deadline, load = time.monotonic() + 240, 1.0
+        while load > TARGET_LOAD - 0.2:
+            assert time.monotonic() < deadline, "the server is busy with trainers that compute"
+            load, _ = loads(server, 10)
+        # The metric is an average of the last ten seconds.
+        load, average = loads(server, 20)
+    print(f"wanted {average:.2f}, load {load:.2f}")
+    assert average == pytest.approx(load, abs=0.1)
