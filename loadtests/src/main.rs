@@ -55,6 +55,7 @@ mod source;
 mod stats;
 mod store;
 mod table;
+mod tier;
 mod train;
 mod turns;
 mod usage;
@@ -85,6 +86,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load tune --target-latency 10ms --rate 2000
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load hostile --only half-open,greedy-streams
+///   forebay-load tier --scenario tier --servers 1,2,4 --link 50
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
 #[command(name = "forebay-load", version, verbatim_doc_comment)]
@@ -119,6 +121,8 @@ enum Command {
     Hostile(hostile::Hostile),
     /// Run many jobs with different views in little memory, some of them stalled: progress and peak memory.
     Soak(soak::Soak),
+    /// Measure several servers with limited links, and the waits of ranks when one of them stops.
+    Tier(tier::Tier),
     /// Generate the data of a scenario and print their path.
     Data(Source),
     /// Draw the chart of a result that was written with --json.
@@ -155,6 +159,7 @@ fn main() -> std::process::ExitCode {
         Command::Hostile(hostile) => hostile.run(),
         Command::Attack(attack) => attack.run(),
         Command::Soak(soak) => soak.run(),
+        Command::Tier(tier) => tier.run(),
         Command::Decode(decode) => decode.run(),
         Command::Data(source) => source.run(),
         Command::Chart(chart) => chart.run(),

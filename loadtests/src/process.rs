@@ -116,6 +116,12 @@ impl Process {
         Usage::of_tree(self.child.id())
     }
 
+    /// Sends SIGTERM and returns at once.
+    pub(crate) fn terminate(&self) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(pid, rustix::process::Signal::TERM)?)
+    }
+
     /// Kills the process.
     pub(crate) fn kill(&mut self) {
         drop(self.child.kill());

@@ -11,7 +11,7 @@ use crate::{data::Data, request::Request};
 /// The built-in scenarios.
 const BUILT_IN: &[(&str, &str)] = included!(
     "scenarios" ".toml": "tensor" "clicks-tensors" "dlrm" "clicks" "clicks-files" "clicks-nulls" "lists"
-    "lineitem" "flights" "images" "computed" "filtered" "ranking" "users" "soak"
+    "lineitem" "flights" "images" "computed" "filtered" "ranking" "users" "soak" "tier"
 );
 
 /// A scenario file.

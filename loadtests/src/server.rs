@@ -135,6 +135,22 @@ impl Server {
         }
     }
 
+    /// Returns the value of a metric, summed over its labels.
+    pub(crate) fn counter(&self, name: &str) -> anyhow::Result<f64> {
+        let text = self.metrics()?;
+        let value = |line: &str| {
+            let rest = line.strip_prefix(name)?;
+            let value = rest.strip_prefix(' ').or_else(|| Some(rest.strip_prefix('{')?.split_once("} ")?.1));
+            value?.parse::<f64>().ok()
+        };
+        Ok(text.lines().filter_map(value).sum())
+    }
+
+    /// Asks the server to end its streams and to exit.
+    pub(crate) fn terminate(&mut self) -> anyhow::Result<()> {
+        self.process.terminate()
+    }
+
     /// Kills the server.
     pub(crate) fn stop(&mut self) {
         self.process.kill();

@@ -38,6 +38,7 @@ mod idle;
 mod listeners;
 mod lookup_request;
 mod members;
+mod partitions;
 mod readiness;
 mod registry;
 mod samples;

@@ -38,7 +38,7 @@ use forebay_proto::v1::{HelloResult, Train};
 use forebay_storage::State;
 use metrics::counter;
 
-use crate::{Error, drain::Drain, events::Events, sessions::Sessions};
+use crate::{Error, drain::Drain, events::Events, partitions::partitions, sessions::Sessions};
 
 use cluster::Cluster;
 pub(crate) use cluster::{ClusterView, MemberState};
@@ -127,16 +127,19 @@ impl Members {
         }
     }
 
-    /// Admits a new stream, unless the caller can be sent on to another server and a bound of the load is reached. `candidate` is the
-    /// place of this server in the caller's list.
+    /// Admits a new stream of `train`, unless the caller can be sent on to another server and a bound of the load is reached.
+    /// `candidate` is the place of this server in the caller's list.
+    ///
+    /// Streams with partitions are always admitted: the placement has given each server its share of them, and another server
+    /// would decode their blocks again.
     ///
     /// # Errors
     /// An error that sends the caller on.
-    pub(crate) fn admit(&self, candidate: Option<Candidate>) -> Result<(), Error> {
+    pub(crate) fn admit(&self, train: &Train, candidate: Option<Candidate>) -> Result<(), Error> {
         let (Some(Joint { cluster, load, .. }), Some(Candidate::Number(_))) = (&self.joint, candidate) else {
             return Ok(());
         };
-        if !cluster.has_others() {
+        if partitions(train) > 1 || !cluster.has_others() {
             return Ok(());
         }
         let Some(bound) = load.exceeded() else { return Ok(()) };

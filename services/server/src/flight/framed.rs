@@ -87,7 +87,7 @@ async fn answer(
         Wanted::Train(train) => train,
     };
     let services = &context.services;
-    services.members.admit(candidate)?;
+    services.members.admit(&train, candidate)?;
     let (job, rank, lane) = context.stream(&access, train).await?;
     let charge = services.callers.take(&access.caller(), Resource::Streams, 1)?;
     let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);

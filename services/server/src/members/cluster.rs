@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::locations::Locations;
-use crate::Error;
+use crate::{Error, partitions::partitions};
 
 /// Maximum number of kept placements. All of them are dropped when one more is computed, and when the view changes.
 const MAX_PLACEMENTS: usize = 256;
@@ -85,11 +85,6 @@ struct Key {
     partitions: u64,
     ranks: u64,
     zone: Option<String>,
-}
-
-/// Number of partitions of the order of a resolved request, K.
-fn partitions(_train: &Train) -> u64 {
-    1
 }
 
 impl Key {

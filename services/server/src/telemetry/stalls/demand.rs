@@ -7,7 +7,7 @@ use forebay_stall::{Load, Trainer, wanted_servers};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::sessions::Session;
+use crate::{partitions::partitions, sessions::Session};
 
 /// Returns the value of the metric `forebay_wanted_servers`.
 pub(super) fn demand(running: &[Arc<Session>], load: Load, now: Instant) -> f64 {
@@ -24,16 +24,11 @@ fn trainer(session: &Session, now: Instant) -> Trainer {
         job: job(train),
         rank: train.rank(),
         world_size: train.world_size.unwrap_or(1),
-        servers: servers(train),
+        // Each server of a job without partitions decodes all blocks, so that a second one does not add to the rate of decoding.
+        servers: partitions(train),
         rate,
         recent,
     }
-}
-
-/// Returns the largest number of servers that can share the work of a job: its number of partitions. Each server of a job
-/// without partitions decodes all blocks, so that a second one does not add to the rate of decoding.
-fn servers(_train: &Train) -> u64 {
-    1
 }
 
 /// Returns a hash that the ranks of one job have in common: the hash of the request without the fields that select a part of the

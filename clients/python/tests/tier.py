@@ -1,0 +1,217 @@
+"""Several servers that know each other, and the ranks of a job that read from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+import numpy as np
+import pyarrow
+import pyarrow.ipc
+
+import forebay
+from metrics import scrape
+from server import Pool, Server, replace, until
+
+
+# The servers share one machine, whose load says nothing about any of them.
+MEMBERSHIP = """
+[membership]
+poll_interval = "50ms"
+hello_interval = "100ms"
+max_hello_backoff = "200ms"
+overflow_cpu = 1
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+@dataclass
+class Tier:
+    """Servers with the same datasets, state and file of members, each at a fixed port."""
+
+    pool: Pool
+    folder: Path
+    datasets: Mapping[str, Path]
+    flags: dict[str, Any] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    servers: list[Server] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.config.write_text(MEMBERSHIP)
+        self.write([])
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "forebay.toml"
+
+    @property
+    def members(self) -> Path:
+        return self.folder / "members"
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"grpc://{name}" for name in self.names]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self.ports]
+
+    def write(self, names: list[str]) -> None:
+        replace(self.members, "".join(f"{name}\n" for name in names))
+
+    def grow(self, count: int = 1) -> Tier:
+        """Starts `count` more servers and waits until all servers know each other."""
+        first = len(self.ports)
+        self.ports += [free_port() for _ in range(count)]
+        self.write(self.names)
+        self.servers += [self.start(index) for index in range(first, len(self.ports))]
+        self.meet()
+        return self
+
+    def start(self, index: int) -> Server:
+        name = self.names[index]
+        return self.pool.start(
+            self.datasets,
+            grpc=name,
+            cache_dir=self.folder / f"cache-{self.ports[index]}",
+            state=self.folder / "state",
+            members=f"file:{self.members}",
+            advertise=name,
+            config=self.config,
+            **self.flags,
+        )
+
+    def restart(self, index: int) -> None:
+        self.servers[index] = self.start(index)
+        self.meet()
+
+    def meet(self) -> None:
+        """Waits until every running server knows all servers."""
+        for server in self.servers:
+            if server.is_running():
+                until(lambda: self.known(server) == set(self.names), 60, lambda: str(view(server)))
+
+    def known(self, server: Server) -> set[str]:
+        """Names of the members as `server` sees them."""
+        return {member["name"] for member in view(server)["members"] if member["state"] == "ready"}
+
+    def counters(self, name: str) -> list[float]:
+        return [scrape(server).value(name) for server in self.servers]
+
+
+def view(server: Server) -> dict[str, Any]:
+    return json.loads(server.http_get("/api/v1/members")[1])
+
+
+def content(batch: Any) -> str:
+    """Digest of everything that a batch contains."""
+    table = batch.to_arrow()
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write(table)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+def read_ranks(
+    urls: list[str],
+    world_size: int,
+    *,
+    each: Callable[[Any], Any] = content,
+    meanwhile: Callable[[], None] | None = None,
+    at: Callable[[int, Any], None] = lambda rank, batch: None,
+    connect: Mapping[str, Any] | None = None,
+    **train: Any,
+) -> list[list[Any]]:
+    """Reads a dataset with all ranks at once, each with its own client. Returns `each` of every batch, by rank and step.
+
+    `at` is called with the rank and each batch in the thread of the rank."""
+    found: list[list[Any]] = [[] for _ in range(world_size)]
+    failures: list[BaseException] = []
+
+    def read(rank: int) -> None:
+        try:
+            client = forebay.connect(*urls, **(connect or {}))
+            for batch in client.train(**train, rank=rank, world_size=world_size):
+                found[rank].append(each(batch))
+                at(rank, batch)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(rank,), daemon=True) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    if meanwhile is not None:
+        meanwhile()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return found
+
+
+def tensor_bytes(batch: Any) -> bytes:
+    return np.ascontiguousarray(batch.to_numpy()["x"]).tobytes()
+
+
+def global_batches(by_rank: list[list[bytes]]) -> list[str]:
+    """Digest of each global batch: the rows of all ranks of a step, in the order of the ranks."""
+    return [hashlib.sha256(b"".join(parts)).hexdigest() for parts in zip(*by_rank, strict=True)]
+
+
+class Proxy:
+    """A TCP proxy that can stop to forward, as a network does that drops all packets, or be limited."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.name = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.target: str | None = None
+        self.flows = threading.Event()
+        self.flows.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self.flows.set()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(near,), daemon=True).start()
+
+    def _forward(self, near: socket.socket) -> None:
+        self.flows.wait()
+        try:
+            assert self.target is not None
+            host, _, port = self.target.rpartition(":")
+            far = socket.create_connection((host, int(port)))
+        except (OSError, AssertionError):
+            near.close()
+            return
+        for source, sink in ((near, far), (far, near)):
+            threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self.flows.wait()
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
