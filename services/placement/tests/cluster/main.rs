@@ -52,7 +52,7 @@ fn run(first: u64, seeds: u64, is_large: bool) {
             }
             _ => failed.push(seed),
         }
-        if (seed + 1 - first) % PROGRESS == 0 {
+        if (seed + 1 - first).is_multiple_of(PROGRESS) {
             println!("{} seeds, {} failed", seed + 1 - first, failed.len());
         }
     }
