@@ -30,6 +30,9 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Number of seeds after which a line is printed.
+const PROGRESS: u64 = 100;
+
 fn number(name: &str, default: u64) -> u64 {
     #[allow(clippy::disallowed_methods)] // The number of seeds, not a decision.
     std::env::var(name)
@@ -48,6 +51,9 @@ fn run(first: u64, seeds: u64, is_large: bool) {
                 failed.push(seed);
             }
             _ => failed.push(seed),
+        }
+        if (seed + 1 - first).is_multiple_of(PROGRESS) {
+            println!("{} seeds, {} failed", seed + 1 - first, failed.len());
         }
     }
     println!("{seeds} seeds, each twice: {totals:?}");
