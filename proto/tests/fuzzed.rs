@@ -37,6 +37,7 @@ fn train() -> v1::Train {
             keep_block_order: true,
             global: Some(Default::default()),
             none: Some(Default::default()),
+            partitions: Some(8),
         }),
         epoch: 1,
         epochs: Some(3),

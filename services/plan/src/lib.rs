@@ -54,6 +54,7 @@
 
 mod congruence;
 mod error;
+mod fragment;
 mod key;
 mod order;
 mod packs;
@@ -67,10 +68,11 @@ mod steps;
 mod testing;
 
 pub use error::Error;
+pub use fragment::Fragment;
 pub use key::{Key, Level};
 pub use order::{EpochOrder, Location, Window};
 pub use packs::Packs;
-pub use partitions::{Fragment, Partitions};
+pub use partitions::Partitions;
 pub use permutation::Permutation;
 pub use run::{Cursor, Run};
 pub use shuffle::{Shuffle, default_window_rows};

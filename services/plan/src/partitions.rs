@@ -2,18 +2,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use crate::{EpochOrder, Shuffle, Steps};
-
-/// Consecutive items of one block, all of which are in one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fragment {
-    /// Index of the block in the snapshot.
-    pub block: u32,
-    /// Index of the first item in the block.
-    pub first: u32,
-    /// Number of items; 0 for an empty block.
-    pub items: u32,
-}
+use crate::{EpochOrder, Fragment, Shuffle, Steps};
 
 /// Division of the items of a snapshot into partitions of equal size, each of which has an order of its own.
 ///

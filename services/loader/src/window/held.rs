@@ -29,6 +29,10 @@ pub(crate) struct WindowId {
     pub(crate) window: usize,
 }
 
+/// Index of a source in its stream, and a window of the source. A *source* is a partition of a dataset that the rank of the
+/// stream reads.
+pub(crate) type SourceWindow = (usize, WindowId);
+
 /// All windows that have memory. A window is registered when it receives its memory, so no stream ever waits for the memory
 /// of a registered window.
 #[derive(Default)]

@@ -5,10 +5,10 @@ use std::{collections::VecDeque, pin::pin, sync::Arc};
 use forebay_plan::Cursor;
 
 use super::{
-    held::HeldWindow,
+    held::{HeldWindow, SourceWindow},
     orders::Orders,
     wanted::WantedWindow,
-    window_set::{HeldSet, SourcePiece, SourceWindow, WindowSet},
+    window_set::{HeldSet, SourcePiece, WindowSet},
     windows::Windows,
 };
 use crate::{

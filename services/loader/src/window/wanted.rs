@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use forebay_plan::EpochOrder;
 
-use super::{
-    held::{WindowId, WindowKey},
-    window_set::SourceWindow,
-};
+use super::held::{SourceWindow, WindowId, WindowKey};
 use crate::Job;
 
 /// One window that a stream needs.

@@ -4,13 +4,10 @@
 use std::sync::Arc;
 
 use super::{
-    held::{HeldWindow, WindowId},
+    held::{HeldWindow, SourceWindow},
     orders::Piece,
     wanted::WantedWindow,
 };
-
-/// Index of a source in its stream, and a window of the source.
-pub(crate) type SourceWindow = (usize, WindowId);
 
 /// Windows that are held together, one of each source, and the rows that one batch takes from them. Only the last batch of
 /// an epoch can lack sources: those from which it takes no rows.
