@@ -28,6 +28,8 @@ fn config() -> Config {
         retry_deadline: Duration::from_secs(60),
         failback_interval: Duration::from_secs(3600),
         replan_interval: Duration::from_secs(3600),
+        // Reports have connections of their own, which the tests would count.
+        report: false,
         ..Config::default()
     }
 }
@@ -421,6 +423,19 @@ async fn a_declined_stream_goes_to_the_next_location_and_the_last_one_serves() {
     assert_eq!(all(training).await, expected(&server, &train(1)).await);
     assert_eq!((counters.stats().retries, seed.streams()), (1, 1));
     assert_eq!(seed.header("forebay-candidate"), ["last"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_follow_the_streams_to_their_location() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let (seed, location) = (Front::before(&server).await, Front::before(&server).await);
+    seed.locate([location.url.as_str()]);
+    let training = started(&seed.url, Config { report: true, ..config() }, &train(100_000)).await;
+    while location.shared.reports.load(Ordering::Relaxed) < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(training);
 }
 
 #[tokio::test(flavor = "multi_thread")]
