@@ -123,7 +123,7 @@ impl Candidates {
         due.max(self.timer.earliest())
     }
 
-    /// Returns the first location, if the streams are elsewhere and would move there.
+    /// Returns the first location, if the streams are at another server and would move there.
     pub(super) fn to_probe(&self) -> Option<&Arc<str>> {
         let first = self.locations.first()?;
         let is_first = matches!(&self.serving, Some(Candidate::Location(url)) if url == first);

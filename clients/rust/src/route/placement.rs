@@ -183,7 +183,7 @@ impl Placement {
         }
     }
 
-    /// Returns true if a stream from `origin` should continue elsewhere: at a first location that has answered, or at the
+    /// Returns true if a stream from `origin` should continue at another server: a first location that has answered, or the
     /// preferred server of the client. Probes the preferred server if a probe is due.
     pub(crate) fn has_moved_from(&self, origin: &Origin) -> bool {
         if let Some(following) = &self.following
@@ -235,7 +235,7 @@ impl Placement {
         }
     }
 
-    /// Probes the first location if the streams are elsewhere. If it is healthy, they move there with their next batch.
+    /// Probes the first location if the streams are at another server. If it is healthy, they move there with their next batch.
     pub(crate) async fn probe_first(&self) {
         let Some(following) = &self.following else { return };
         let Some(first) = following.candidates.lock().to_probe().cloned() else { return };

@@ -39,7 +39,7 @@ pub(crate) struct Front {
     _serving: AbortOnDropHandle<()>,
 }
 
-/// What a [`Front`] does, and what it has seen.
+/// Behavior of a [`Front`], and the requests that it has received.
 pub(crate) struct Shared {
     client: FlightServiceClient<Channel>,
     locate: Mutex<Locate>,
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) headers: Mutex<Vec<MetadataMap>>,
     /// Number of opened streams.
     pub(crate) streams: AtomicU64,
+    /// Number of reports of trainers.
+    pub(crate) reports: AtomicU64,
 }
 
 impl Front {
@@ -79,6 +81,7 @@ impl Front {
             plans: AtomicU64::new(0),
             headers: Mutex::default(),
             streams: AtomicU64::new(0),
+            reports: AtomicU64::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -207,6 +210,9 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        if request.get_ref().r#type == "report" {
+            self.0.reports.fetch_add(1, Ordering::Relaxed);
+        }
         let results = self.0.client.clone().do_action(forwarded(request)).await?.into_inner();
         Ok(Response::new(results.boxed()))
     }
