@@ -395,6 +395,25 @@ ROWS: dict[str, list[Panel]] = {
         ),
         lines("Streams", "Open batch streams.", {"{{instance}}": f"forebay_streams{{{SERVERS}}}"}, "none"),
     ],
+    "Cluster": [
+        lines(
+            "Servers",
+            "Servers that the trainers demand at a load of 0.8, and servers that answer.",
+            {
+                "demanded": f"sum(forebay_wanted_servers{{{SERVERS}}}) / 0.8",
+                "up": f"sum(up{{{SERVERS}}})",
+            },
+            "none",
+            width=12,
+        ),
+        lines(
+            "Members",
+            "Members by state, as each server sees them.",
+            {"{{state}} {{instance}}": f"forebay_members{{{SERVERS}}}"},
+            "none",
+            width=12,
+        ),
+    ],
     "Process": [
         lines(
             "Memory",

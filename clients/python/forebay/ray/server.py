@@ -21,9 +21,9 @@ from forebay.folders import private, temporary_folder
 
 GUARD = Path(__file__).parent / "guard.py"
 MAX_LOG_SIZE = "16MiB"
-# Attempts to start a server. A port that was free can be in use a moment later.
-START_ATTEMPTS = 5
 RETRY_PAUSE_S = 1.0
+# Messages of a server whose port or cache folder is used by another one: the last server of a killed actor finishes its streams.
+TRANSIENT = ("in use", "is used by another server")
 # Interval at which a server tells its address and asks for those of the others.
 UPDATE_S = 2.0
 # Lines of the log that are part of an exception.
@@ -72,14 +72,18 @@ class ServerActor:
         self._folder = private(parent / f"{tier}-{number}")
         self._stops = False
         host = ray.util.get_node_ip_address()
-        for attempt in range(START_ATTEMPTS):
-            self._address = f"{host}:{port or self._own_port(host)}"
+        started = time.monotonic()
+        while True:
+            # Another program may have taken the port in the meantime.
+            keeps_port = time.monotonic() < started + start_timeout / 2
+            own_port = (keeps_port and self._last_port(host)) or _free_port(host)
+            self._address = f"{host}:{port or own_port}"
             self._write_members([self._address])
             try:
                 self._process = self._start(flags, start_timeout)
                 break
             except ServerStartError as error:
-                if attempt == START_ATTEMPTS - 1 or "in use" not in str(error):
+                if time.monotonic() > started + start_timeout or not any(word in str(error) for word in TRANSIENT):
                     raise
                 time.sleep(RETRY_PAUSE_S)
         (self._folder / "address").write_text(self._address)
@@ -108,21 +112,13 @@ class ServerActor:
         self._process.stdin.close()
         self._process.wait()
 
-    def _own_port(self, host: str) -> int:
-        """Returns the port of the last server of this folder, because it is a part of its name, or a free one."""
+    def _last_port(self, host: str) -> int:
+        """Returns the port of the last server of this folder, because it is a part of its name, or 0 if there was none."""
         try:
             last_host, _, last_port = (self._folder / "address").read_text().rpartition(":")
         except OSError:
-            last_host, last_port = "", "0"
-        for port in (int(last_port) if last_host == host else 0, 0):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, port))
-                except OSError:
-                    continue
-                return probe.getsockname()[1]
-        raise ServerStartError(f"no port of {host} is free")
+            return 0
+        return int(last_port) if last_host == host else 0
 
     def _start(self, flags: Sequence[str], timeout: float) -> subprocess.Popen[bytes]:
         host, _, _ = self._address.rpartition(":")
@@ -179,6 +175,12 @@ class ServerActor:
                 # The coordinator is being started, here or for the first time.
                 print(f"forebay: the members are not updated: {error}", file=sys.stderr, flush=True)
             time.sleep(UPDATE_S)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
 
 
 def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:

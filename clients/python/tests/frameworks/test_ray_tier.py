@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 import forebay
 import forebay.ray
 from server import until
+from test_docs import DOCS, blocks
 
 NODES = 3
 ROWS = 3_000_000
@@ -178,3 +179,13 @@ def test_a_tier_that_cannot_start_says_why_and_leaves_nothing(cluster: Cluster, 
 def test_invalid_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         forebay.ray.Tier(**{"servers": 1, "datasets": {"a": "/a"}, **arguments})
+
+
+@pytest.mark.timeout(400)
+def test_the_block_of_the_page_runs_as_written(
+    cluster: Cluster, flights: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (block,) = blocks(DOCS / "how-to" / "ray.md")
+    block = block.replace("/shared/flights", str(flights)).replace("/shared", str(tmp_path)).replace("/local", str(tmp_path))
+    exec(compile(block, "ray.md", "exec"), {})
+    assert "733 steps per epoch" in capsys.readouterr().out

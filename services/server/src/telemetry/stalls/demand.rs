@@ -53,8 +53,13 @@ mod tests {
 
     #[test]
     fn the_ranks_lanes_and_epochs_of_a_job_have_one_hash() {
-        let train =
-            Train { dataset: "clicks".into(), seed: 7, world_size: Some(8), rank: Some(0), ..Train::default() };
+        let train = Train {
+            dataset: "clicks".into(),
+            seed: 7,
+            world_size: Some(8),
+            rank: Some(0),
+            ..Train::default()
+        };
         let part = Train {
             rank: Some(3),
             lane: Some(1),

@@ -77,8 +77,17 @@ impl Observer {
         let work = Mutex::new(Samples::new(Instant::now(), work(&loader)));
         let gpu_hour_cost = settings.gpu_hour_cost;
         let network_bandwidth = settings.network_bandwidth.map(|bandwidth| bandwidth.0 as f64);
-        let shared =
-            Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, network_bandwidth, work, recorder };
+        let shared = Shared {
+            sessions,
+            loader,
+            datasets,
+            events,
+            facts,
+            gpu_hour_cost,
+            network_bandwidth,
+            work,
+            recorder,
+        };
         Self { shared: Arc::new(shared) }
     }
 
