@@ -9,6 +9,8 @@ mod encodings;
 mod expansion;
 #[path = "hostile/fuzzed.rs"]
 mod fuzzed;
+#[path = "hostile/int96.rs"]
+mod int96;
 #[path = "hostile/memory.rs"]
 mod memory;
 #[path = "hostile/pages.rs"]
