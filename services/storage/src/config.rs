@@ -47,6 +47,9 @@ pub struct Config {
     pub idle_bytes: u64,
     /// Maximum size of the in-memory cache of parsed footers, in bytes. Default: 256 MiB.
     pub footer_memory_bytes: usize,
+    /// Maximum number of row counts per dataset that are kept in the state, one for each snapshot and filter or key. The oldest are
+    /// removed, and rows are counted again when they are needed. Default: 1,024.
+    pub max_counts: usize,
 }
 
 impl Default for Config {
@@ -67,6 +70,7 @@ impl Default for Config {
             max_request_bytes: 16 * MIB,
             idle_bytes: 64 * MIB,
             footer_memory_bytes: 256 << 20,
+            max_counts: 1024,
         }
     }
 }
