@@ -314,8 +314,8 @@ impl Job {
         self.train.lanes.unwrap_or(1) as u32
     }
 
-    /// Hash of the windows of an epoch: equal for jobs that read the same rows in the same windows.
-    pub(crate) fn order_key(&self) -> u64 {
+    /// Key of the windows of an epoch: equal for jobs that read the same rows in the same windows.
+    pub(crate) fn order_key(&self) -> u128 {
         self.order.key(&self.train.dataset)
     }
 

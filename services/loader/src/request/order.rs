@@ -7,8 +7,8 @@ use std::{
 };
 
 use forebay_plan::{Cursor, EpochOrder, Packs, Remainder, Run, Shuffle, Steps};
+use forebay_storage::cache_key;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::{packing::Packing, rows::JobRows};
 
@@ -52,9 +52,9 @@ impl JobOrder {
         Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity, shared }
     }
 
-    /// Hash of the windows of an epoch of `dataset`.
-    pub(crate) fn key(&self, dataset: &str) -> u64 {
-        xxh3_64(format!("{dataset}/{}", self.identity).as_bytes())
+    /// Key of the windows of an epoch of `dataset`. Jobs with the same key share windows.
+    pub(crate) fn key(&self, dataset: &str) -> u128 {
+        cache_key(format!("{dataset}/{}", self.identity).as_bytes())
     }
 
     /// Returns the order of `epoch`; O(blocks).
@@ -91,7 +91,7 @@ impl JobOrder {
 
     /// Positions of the items of a batch of `rank` in its epoch. With packs, the first call of an epoch takes
     /// O(groups).
-    pub(crate) fn positions(&self, at: Cursor, rank: u32, key: impl FnOnce() -> u64) -> Range<u64> {
+    pub(crate) fn positions(&self, at: Cursor, rank: u32, key: impl FnOnce() -> u128) -> Range<u64> {
         let range = self.steps.rank(at.step, rank);
         match self.packs(at.epoch, key) {
             Some(packs) => packs.groups(range),
@@ -100,7 +100,7 @@ impl JobOrder {
     }
 
     /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
-    pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u64) -> Option<Arc<Packs>> {
+    pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u128) -> Option<Arc<Packs>> {
         self.packing.as_ref()?.of_epoch(epoch, key, &self.items, || self.epoch(epoch))
     }
 

@@ -8,8 +8,7 @@ use std::{
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use forebay_proto::{DISTINCT, LAYOUT, RAGGED, v1};
 use forebay_sql::{Expression, MAX_COMPLEXITY};
-use forebay_storage::Snapshot;
-use xxhash_rust::xxh3::xxh3_128;
+use forebay_storage::{Snapshot, cache_key};
 
 use super::{
     HeapItems, Nulls, Output, TensorSource, TensorValues, View, fixed_width, similar_names,
@@ -483,7 +482,7 @@ impl<'a> Builder<'a> {
         let fills: Vec<u64> =
             self.outputs.iter().filter_map(|output| output.fill().map(f64::to_bits)).collect();
         let key = (&self.outputs, inputs, filter.is_some(), &self.group_keys, fills);
-        let key = xxh3_128(format!("{key:?}").as_bytes());
+        let key = cache_key(format!("{key:?}").as_bytes());
         Ok(View {
             outputs: self.outputs,
             schema: Arc::new(schema),
