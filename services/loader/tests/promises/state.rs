@@ -15,7 +15,7 @@ use crate::fixture::{drain, job, loader, numbered, store};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// What a read of stored counts does.
+/// Outcome of a read of stored counts.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Hang,

@@ -85,7 +85,7 @@ enum Step {
     Folder,
 }
 
-/// Writes `bytes` to a file beside `path`, which is then renamed. `after` is called after each step.
+/// Writes `bytes` to a file in the folder of `path`, which is then renamed. `after` is called after each step.
 fn write(path: &FilePath, bytes: &[u8], mode: &PutMode, mut after: impl FnMut(Step)) -> io::Result<()> {
     let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
     create_folders(folder)?;
