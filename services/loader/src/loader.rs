@@ -20,12 +20,14 @@ use crate::{
     locate::locate,
     lookup::{kept::KeptRows, memory::LookupMemory},
     request::{
+        job::Resolved,
         mixture::{check_mixture, mixed_request, within_mix},
         shared::SharedJobs,
         validate::Dimensions,
     },
     selection::counts::Counter,
     stream::Stream,
+    view::expressions::Expressions,
     window::windows::Windows,
 };
 
@@ -140,7 +142,8 @@ impl Loader {
         reader: &Reader,
         progress: impl Fn(CountProgress) + Send + Sync,
     ) -> Result<Option<Arc<Counts>>, Error> {
-        self.counter.of(train, reader, progress).await
+        let compiled = self.compiled(train, reader).await?;
+        self.counter.of(train, reader, &compiled, progress).await
     }
 
     /// Resolves `train` against the snapshot of `reader` and admits the job. `others` holds one reader for each other
@@ -162,23 +165,36 @@ impl Loader {
     }
 
     async fn resolve(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
-        let counts = self.counter.of(&train, &reader, |_| {}).await?;
+        let compiled = self.compiled(&train, &reader).await?;
+        let counts = self.counter.of(&train, &reader, &compiled, |_| {}).await?;
         let mut mixed = Vec::with_capacity(others.len());
         for (index, reader) in others.into_iter().enumerate().take(train.mix.len()) {
-            let counts = self.counter.of(&mixed_request(&train, index), &reader, |_| {}).await;
+            let request = mixed_request(&train, index);
+            let compiled = self.compiled(&request, &reader).await?;
+            let counts = self.counter.of(&request, &reader, &compiled, |_| {}).await;
             let counts = counts.map_err(|error| within_mix(&train.mix[index], error))?;
-            mixed.push((reader, counts));
+            mixed.push((reader, counts, compiled));
         }
         let loader = self.clone();
         // Runs on the pool, because resolving visits every block and every window.
         let resolve = move || {
-            let others = mixed.iter().map(|(reader, counts)| (reader.clone(), counts.as_deref())).collect();
-            let mut job = Job::resolve_mixture(&train, (reader, counts.as_deref()), others)?;
+            let own = Resolved { reader, counts: counts.as_deref(), compiled: &compiled };
+            let others = mixed.iter().map(|(reader, counts, compiled)| {
+                let (reader, counts) = (reader.clone(), counts.as_deref());
+                Resolved { reader, counts, compiled }
+            });
+            let mut job = Job::resolve_all(&train, own, others.collect())?;
             loader.admit(&job)?;
             job.belongs_to(loader.tenant);
             Ok(job)
         };
         self.pool.run_for(Flow::of(self.tenant), Priority::Interactive, resolve).await
+    }
+
+    /// Compiles the expressions of `train`, each as an operation of its own.
+    async fn compiled(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<Expressions>, Error> {
+        let flow = Flow::of(self.tenant);
+        Expressions::compile(&self.pool, flow, reader.snapshot(), train).await.map(Arc::new)
     }
 
     /// Checks that a job fits in the memory that is not reserved for lookups.
@@ -238,9 +254,13 @@ impl Loader {
         reader: Reader,
         max_answer_bytes: u64,
     ) -> Result<LookupRows, Error> {
-        let counts = self.counter.of(wanted, &reader, |_| {}).await?;
-        let (train, of_job) = (wanted.clone(), reader.clone());
-        let resolve = move || Job::for_lookups(&train, of_job, counts.as_deref());
+        let compiled = self.compiled(wanted, &reader).await?;
+        let counts = self.counter.of(wanted, &reader, &compiled, |_| {}).await?;
+        let (train, of_job, of_view) = (wanted.clone(), reader.clone(), Arc::clone(&compiled));
+        let resolve = move || {
+            let of = Resolved { reader: of_job, counts: counts.as_deref(), compiled: &of_view };
+            Job::for_lookups(&train, of)
+        };
         let job = self.pool.run(Priority::Interactive, resolve).await?;
         let snapshot = reader.snapshot();
         let kept_bytes = match wanted.filter.is_empty() {
@@ -250,7 +270,7 @@ impl Loader {
         let bytes = job.footprint.snapshot_bytes + kept_bytes;
         let reservation =
             self.take_lookup_memory(format!("keeping '{}' in memory", wanted.dataset), bytes)?;
-        let kept = self.counter.kept(wanted, &reader).await?;
+        let kept = self.counter.kept(wanted, &reader, &compiled).await?;
         LookupRows::load(job, kept, &self.windows, reservation, max_answer_bytes).await
     }
 

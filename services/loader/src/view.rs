@@ -2,6 +2,7 @@
 
 mod builder;
 mod compute;
+pub(crate) mod expressions;
 pub(crate) mod nulls;
 mod resolve;
 pub(crate) mod row_selection;

@@ -216,18 +216,37 @@ fn literal_bytes(value: &ScalarValue) -> u64 {
 
 /// Factor by which the items of a list grow in a cast, and 1 for other types.
 fn item_ratio(from: Option<&DataType>, to: &DataType) -> u64 {
-    let item = |data_type: &DataType| match data_type {
+    match (from, to) {
+        (Some(from), to) => match (item(from), item(to)) {
+            (Some(from), Some(to)) => growth(from, to),
+            _ => 1,
+        },
+        (None, _) => 1,
+    }
+}
+
+fn item(data_type: &DataType) -> Option<&DataType> {
+    match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            Some(item.data_type().clone())
+            Some(item.data_type())
         }
         _ => None,
-    };
-    match (from.and_then(item), item(to)) {
-        // A boolean takes a bit, and text at most `TEXT_BYTES` for a number.
-        (Some(DataType::Boolean), Some(to)) => 8 * width(&to).unwrap_or(TEXT_BYTES),
-        (Some(from), Some(to)) => {
-            width(&to).unwrap_or(TEXT_BYTES).div_ceil(width(&from).unwrap_or(1).max(1)).max(1)
-        }
-        _ => 1,
     }
+}
+
+/// Factor by which the values of a type grow in a cast, at any depth. At least 1.
+fn growth(from: &DataType, to: &DataType) -> u64 {
+    if let (Some(from), Some(to)) = (item(from), item(to)) {
+        return growth(from, to);
+    }
+    if let (DataType::Struct(from), DataType::Struct(to)) = (from, to) {
+        let fields = from.iter().zip(to).map(|(from, to)| growth(from.data_type(), to.data_type()));
+        return fields.max().unwrap_or(1);
+    }
+    // A boolean takes a bit, and text at most `TEXT_BYTES` for a number.
+    let bits = |data_type: &DataType, unknown: u64| match data_type {
+        DataType::Boolean => 1,
+        other => 8 * width(other).unwrap_or(unknown),
+    };
+    bits(to, TEXT_BYTES).div_ceil(bits(from, 1).max(1)).max(1)
 }

@@ -4,7 +4,7 @@
 //! accident. Golden tests pin them.
 
 use arrow_schema::{DataType, Field, Fields, IntervalUnit, TimeUnit, UnionMode};
-use xxhash_rust::xxh3::xxh3_128;
+use ring::digest::{SHA256, digest};
 
 /// The parts of an identity, each with a tag, and each of variable length with its length, so that no two lists of parts
 /// have the same bytes.
@@ -70,9 +70,12 @@ impl Identity {
         self
     }
 
-    /// The 128-bit hash (XXH3) of all parts.
+    /// The first 128 bits of the SHA-256 of all parts. Callers choose some of the parts, such as the literals of an expression, and
+    /// could construct others with the same XXH3. A cache would return their values to other callers.
     pub fn hash(&self) -> u128 {
-        xxh3_128(&self.bytes)
+        let hash = digest(&SHA256, &self.bytes);
+        let (first, _) = hash.as_ref().split_first_chunk::<16>().expect("SHA-256 has 32 bytes");
+        u128::from_le_bytes(*first)
     }
 
     fn tagged(mut self, tag: u8, bytes: &[u8]) -> Self {
@@ -201,5 +204,34 @@ fn unit_code(unit: TimeUnit) -> u8 {
         TimeUnit::Millisecond => 1,
         TimeUnit::Microsecond => 2,
         TimeUnit::Nanosecond => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xxhash_rust::xxh3::xxh3_128;
+
+    use super::*;
+
+    /// An identity with chosen bytes. XXH3 adds the product of the two halves of each word after an exclusive or with a public
+    /// constant. With a half of 0, the other half only counts in a sum over all stripes of 64 bytes.
+    fn chosen(halves: [u32; 2]) -> Identity {
+        let empty = Identity::new("collision", 1).bytes(&[]).bytes.len();
+        let mut bytes = vec![0; 400];
+        for (stripe, constant, half) in
+            [(64, [0x7c, 0x01, 0x81, 0x2c], halves[0]), (128, [0xde, 0xd4, 0x6d, 0xe9], halves[1])]
+        {
+            bytes[stripe - empty..][..4].copy_from_slice(&constant);
+            bytes[stripe - empty + 4..][..4].copy_from_slice(&half.to_le_bytes());
+        }
+        Identity::new("collision", 1).bytes(&bytes)
+    }
+
+    #[test]
+    fn identities_with_equal_xxh3_differ() {
+        let (one, other) = (chosen([7, 9]), chosen([8, 8]));
+        assert_ne!(one.bytes, other.bytes);
+        assert_eq!(xxh3_128(&one.bytes), xxh3_128(&other.bytes), "the bytes no longer show the collision");
+        assert_ne!(one.hash(), other.hash());
     }
 }

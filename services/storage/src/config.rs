@@ -23,8 +23,8 @@ pub struct Config {
     /// Maximum number of concurrent requests per location, which is a dataset or the state. While the store answers
     /// that it is overloaded (429, 503) or times out, fewer requests are made, at least 1. Default: 64.
     pub concurrent_requests: usize,
-    /// Maximum number of concurrent reads of one local dataset. A read fails after `request_timeout` plus 1 s per
-    /// MiB, and the wait for a free read after `request_timeout`. Default: 8.
+    /// Maximum number of concurrent reads of one local dataset, and of requests to a local `state`. Each fails after
+    /// `request_timeout` plus 1 s per MiB, and the wait for a free read after `request_timeout`. Default: 8.
     pub concurrent_local_reads: usize,
     /// Timeout of one request to an object store, including its body. If the cached copy of a footer cannot be read
     /// within this time, the footer is read from its Parquet file. Cached footers are then ignored for 1 minute.
@@ -47,6 +47,9 @@ pub struct Config {
     pub idle_bytes: u64,
     /// Maximum size of the in-memory cache of parsed footers, in bytes. Default: 256 MiB.
     pub footer_memory_bytes: usize,
+    /// Maximum number of row counts per dataset that are kept in the state, one for each snapshot and filter or key. The oldest are
+    /// removed, and rows are counted again when they are needed. Default: 1,024.
+    pub max_counts: usize,
 }
 
 impl Default for Config {
@@ -67,6 +70,7 @@ impl Default for Config {
             max_request_bytes: 16 * MIB,
             idle_bytes: 64 * MIB,
             footer_memory_bytes: 256 << 20,
+            max_counts: 1024,
         }
     }
 }

@@ -199,7 +199,9 @@ impl Error {
                 *row_group = row_group.or(group);
                 *column = column.take().or_else(|| name.map(str::to_owned));
             }
-            Self::Limit { location, .. } => location.push_str(&place(&group, &name.map(str::to_owned))),
+            Self::Limit { location, .. } | Self::Unsupported { location, .. } => {
+                location.push_str(&place(&group, &name.map(str::to_owned)))
+            }
             _ => {}
         }
         self

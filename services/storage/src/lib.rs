@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod cache_key;
 mod config;
 mod dataset;
 mod error;
@@ -45,6 +46,7 @@ mod read;
 mod store;
 mod validate;
 
+pub use cache_key::cache_key;
 pub use config::Config;
 pub use dataset::{
     block::{BLOCK_ROWS, Block},

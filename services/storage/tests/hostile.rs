@@ -3,21 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
+#[path = "hostile/encodings.rs"]
+mod encodings;
 #[path = "hostile/expansion.rs"]
 mod expansion;
 #[path = "hostile/fuzzed.rs"]
 mod fuzzed;
+#[path = "hostile/int96.rs"]
+mod int96;
+#[path = "hostile/memory.rs"]
+mod memory;
 #[path = "hostile/pages.rs"]
 mod pages;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, BooleanArray, ListArray, RecordBatch, StringArray, StructArray};
 use arrow_buffer::OffsetBuffer;
@@ -31,68 +30,27 @@ use parquet::{
 };
 use proptest::prelude::*;
 
-/// Allocator that records the largest allocation of watched threads.
-struct Watch;
-
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-}
-
-fn note(size: usize) {
-    if WATCHED.get() {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: every call is forwarded unchanged to the system allocator.
-unsafe impl GlobalAlloc for Watch {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size());
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note(size);
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static WATCH: Watch = Watch;
-
 const MIB: usize = 1 << 20;
 
 fn config() -> Config {
     Config { max_page_bytes: 4 * MIB as u64, max_block_bytes: 16 * MIB as u64, ..Config::default() }
 }
 
-/// Takes a snapshot of a dataset of one file and reads it. Asserts that no allocation exceeds the limits by far.
+/// Memory of [`read`]: the decoded block twice, because the batches are joined at the end, and its pages.
+const BOUNDS: memory::Bounds = memory::Bounds { largest: 64 * MIB, total: 64 * MIB };
+
+/// Takes a snapshot of a dataset of one file and reads it. Asserts that the memory does not exceed the limits by far.
+#[track_caller]
 fn read(file: &[u8]) -> Result<RecordBatch, Error> {
     silence_decoder_panics();
-    let watch = || WATCHED.set(true);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(watch).build().unwrap();
-    watch();
-    let outcome = runtime.block_on(async {
+    memory::run_within(BOUNDS, async {
         let config = config();
         let store = TestStore::with(&[("a.parquet", file)]).await;
         let location = Location::with_store("mem://", store, "");
         let state = State::open(Location::with_store("mem://", Arc::new(InMemory::new()), ""), None, &config);
         let snapshot = Arc::new(take_snapshot("test", &location, &state, &config, |_, _| {}).await?);
         read_all(&Reader::new(snapshot, location, &state, config)).await
-    });
-    WATCHED.set(false);
-    assert!(LARGEST.load(Ordering::Relaxed) < 64 * MIB);
-    outcome
+    })
 }
 
 /// Silences panics of the decoder, which are expected and caught.

@@ -4,6 +4,7 @@
 //! the frames of all streams exceed the memory, if several views read its block, or always, as configured.
 
 mod align;
+mod failures;
 mod section;
 mod section_names;
 
@@ -16,6 +17,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
+use failures::Failures;
 use forebay_cache::{Disk, Outcome};
 use forebay_sql::array_bytes;
 use forebay_stall::Stage;
@@ -43,6 +45,7 @@ pub(crate) struct Columns {
     memory_bytes: u64,
     config: Config,
     names: SectionNames,
+    failures: Failures,
     /// Columns that are being read, decoded or written, by block and name.
     flights: Arc<DashMap<ColumnKey, Arc<Flight>>>,
 }
@@ -75,7 +78,8 @@ impl Columns {
         config: Config,
     ) -> Self {
         let names = SectionNames::new(config.decode_rows);
-        Self { disk, forecast, blocks, memory_bytes, config, names, flights: Arc::default() }
+        let (failures, flights) = (Failures::default(), Arc::default());
+        Self { disk, forecast, blocks, memory_bytes, config, names, failures, flights }
     }
 
     pub(crate) fn disk(&self) -> Option<&Disk> {
@@ -107,7 +111,7 @@ impl Columns {
     /// Returns the columns of one block that the job's view requires. `permit` covers their memory.
     ///
     /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
-    /// that fails or needs too much memory, and the view has a filter, the stored columns are returned.
+    /// that fails or needs too much memory, and the view has a filter, the stored columns are returned, also by later calls.
     /// [`CachedRows::chunks`] then computes the kept rows.
     ///
     /// # Errors
@@ -116,21 +120,35 @@ impl Columns {
     pub(crate) async fn get(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<CachedRows, Error> {
         let (place, keeps_all) = (place_of(job.snapshot(), block), job.keeps_all(block));
         let mut wanted = self.wanted(job, block);
-        let stored = match self.load(job, block, &mut wanted, &permit).await {
-            Ok(()) => None,
-            Err(Error::Row { .. } | Error::TooLarge { .. }) if job.view().filter().is_some() => {
-                let stored = job.view().reads(keeps_all);
-                let found = std::mem::replace(&mut wanted, self.wanted_stored(job, block, &stored));
-                wanted.take_from(&found);
-                self.load(job, block, &mut wanted, &permit).await?;
-                let schema = job.snapshot().schema().project(&stored);
-                let schema = schema.map_err(|error| Error::Internal(error.to_string()))?;
-                Some((stored, Arc::new(schema)))
+        let mut must_compute = self.is_known_to_fail(job, &wanted);
+        if !must_compute {
+            match self.load(job, block, &mut wanted, &permit).await {
+                Ok(()) => {}
+                Err(Error::Row { .. } | Error::TooLarge { .. }) if job.view().filter().is_some() => {
+                    self.failures.note(wanted.block, job.view().key());
+                    must_compute = true;
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
-        };
+        }
+        let mut stored = None;
+        if must_compute {
+            let positions = job.view().reads(keeps_all);
+            let found = std::mem::replace(&mut wanted, self.wanted_stored(job, block, &positions));
+            wanted.take_from(&found);
+            self.load(job, block, &mut wanted, &permit).await?;
+            let schema = job.snapshot().schema().project(&positions);
+            let schema = schema.map_err(|error| Error::Internal(error.to_string()))?;
+            stored = Some((positions, Arc::new(schema)));
+        }
         let columns = wanted.fields.into_iter().filter_map(|column| column.found).collect();
         Ok(CachedRows { columns, stored, keeps_all, place })
+    }
+
+    /// True if the filter of the job drops rows, and a column of the view was not computed for all rows of the block before.
+    fn is_known_to_fail(&self, job: &Job, wanted: &Wanted) -> bool {
+        let parts = wanted.fields.iter().map(|column| column.name).chain([job.view().key()]);
+        job.view().filter().is_some() && self.failures.contain(wanted.block, parts)
     }
 
     /// Finds all columns of `wanted`.
@@ -184,7 +202,8 @@ impl Columns {
     /// Like [`Self::get`], and [`Error::Unavailable`] if the disk fails.
     pub(crate) async fn pin(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<bool, Error> {
         let Some(disk) = &self.disk else { return Ok(false) };
-        let mut stored: Option<Vec<usize>> = None;
+        let is_known = self.is_known_to_fail(job, &self.wanted(job, block));
+        let mut stored: Option<Vec<usize>> = is_known.then(|| job.view().reads(job.keeps_all(block)));
         loop {
             let mut wanted = match &stored {
                 None => self.wanted(job, block),
@@ -203,6 +222,7 @@ impl Columns {
                         if job.view().filter().is_some() && stored.is_none() =>
                     {
                         // Streams compute such a column for the kept rows, from the stored columns.
+                        self.failures.note(wanted.block, job.view().key());
                         stored = Some(job.view().reads(job.keeps_all(block)));
                         continue;
                     }
@@ -366,7 +386,10 @@ impl Columns {
         for (column, made) in claim.columns.iter().zip(decoded.await?) {
             match made {
                 Ok(chunks) => wanted.fields[column.index].found = Some(Arc::new(chunks)),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => {
+                    self.failures.note(wanted.block, column.key.1);
+                    failed = failed.or(Some(error));
+                }
             }
         }
         claim.publish(wanted);

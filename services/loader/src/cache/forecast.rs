@@ -38,7 +38,7 @@ struct Shared {
 
 /// Streams with the same order and view.
 struct ViewSchedule {
-    order: u64,
+    order: u128,
     view: u128,
     job: Arc<Job>,
     /// Starts of the windows of a partition, by partition and epoch.

@@ -21,7 +21,7 @@ use crate::{
     Counts, Error, Flow, Tenant, View,
     frame::label::Label,
     selection::groups::BlockRows,
-    view::{ViewUse, row_selection::RowSelection},
+    view::{ViewUse, expressions::Expressions, row_selection::RowSelection},
 };
 
 /// A job: columns, row order and step range, for all ranks and lanes.
@@ -48,28 +48,33 @@ pub struct Job {
     pub(crate) decode_flow: Flow,
 }
 
+/// Dataset of a job, with its counts and compiled expressions.
+pub(crate) struct Resolved<'a> {
+    pub(crate) reader: Reader,
+    /// Required if the request has a filter or groups.
+    pub(crate) counts: Option<&'a Counts>,
+    /// Expressions that were compiled before.
+    pub(crate) compiled: &'a Expressions,
+}
+
 impl Job {
     /// Creates a job for lookups over the rows of a dataset that the filter of `train` keeps, with the columns of `train`.
-    pub(crate) fn for_lookups(
-        train: &v1::Train,
-        reader: Reader,
-        counts: Option<&Counts>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn for_lookups(train: &v1::Train, of: Resolved<'_>) -> Result<Self, Error> {
         let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
         let train = v1::Train { batch_size: 1, shuffle: Some(none), ..train.clone() };
-        Self::resolve_dataset(&train, (reader, counts), 1, ViewUse::Lookup)
+        Self::resolve_dataset(&train, of, 1, ViewUse::Lookup)
     }
 
     /// Resolves one dataset, which contributes `own_rows` rows to each batch of a rank.
     pub(crate) fn resolve_dataset(
         train: &v1::Train,
-        (reader, counts): (Reader, Option<&Counts>),
+        Resolved { reader, counts, compiled }: Resolved<'_>,
         own_rows: u64,
         used: ViewUse,
     ) -> Result<Self, Error> {
         let snapshot = Arc::clone(reader.snapshot());
         let Dimensions { world_size, lanes, epochs, plan_version } = Dimensions::of(train)?;
-        let view = View::resolve_for(used, &snapshot, train)?;
+        let view = View::resolve_for(used, &snapshot, train, compiled)?;
         let selection = RowSelection { lengths: train.max_pack_rows > 0, ..view.row_selection() };
         let counts = match (selection.identity(&snapshot), counts) {
             (None, _) => None,
@@ -285,8 +290,8 @@ impl Job {
         self.train.lanes.unwrap_or(1) as u32
     }
 
-    /// Hash of the windows of an epoch: equal for jobs that read the same rows in the same windows.
-    pub(crate) fn order_key(&self) -> u64 {
+    /// Key of the windows of an epoch: equal for jobs that read the same rows in the same windows.
+    pub(crate) fn order_key(&self) -> u128 {
         self.order.key(&self.train.dataset)
     }
 

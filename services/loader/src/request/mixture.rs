@@ -8,10 +8,13 @@ use forebay_storage::Reader;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    job::Job,
+    job::{Job, Resolved},
     validate::{MAX_BATCH_SIZE, within},
 };
-use crate::{Counts, Error, view::ViewUse};
+use crate::{
+    Counts, Error,
+    view::{ViewUse, expressions::Expressions},
+};
 
 /// Maximum number of other datasets in a mixture.
 const MAX_MIXED: usize = 64;
@@ -35,6 +38,17 @@ impl Job {
         own: (Reader, Option<&Counts>),
         others: Vec<(Reader, Option<&Counts>)>,
     ) -> Result<Self, Error> {
+        let compiled = Expressions::default();
+        let of = |(reader, counts)| Resolved { reader, counts, compiled: &compiled };
+        Self::resolve_all(train, of(own), others.into_iter().map(of).collect())
+    }
+
+    /// Resolves `train` as [`resolve_mixture`](Self::resolve_mixture), with expressions that were compiled before.
+    pub(crate) fn resolve_all(
+        train: &v1::Train,
+        own: Resolved<'_>,
+        others: Vec<Resolved<'_>>,
+    ) -> Result<Self, Error> {
         let shares = shares(train)?;
         if shares.len() != others.len() {
             let reason = format!("{} readers for {} datasets of a mixture", others.len(), shares.len());
@@ -51,12 +65,7 @@ impl Job {
     }
 
     /// Resolves one of the other datasets of the mixture, which contributes `rows` rows to each batch of a rank.
-    fn resolve_other(
-        &self,
-        index: usize,
-        other: (Reader, Option<&Counts>),
-        rows: u64,
-    ) -> Result<Self, Error> {
+    fn resolve_other(&self, index: usize, other: Resolved<'_>, rows: u64) -> Result<Self, Error> {
         // The request is derived from the resolved one, so that a ticket resolves to the same job.
         let train = mixed_request(self.train(), index);
         let mut other = Self::resolve_dataset(&train, other, rows, ViewUse::Mixture)?;

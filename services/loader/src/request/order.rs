@@ -7,8 +7,8 @@ use std::{
 };
 
 use forebay_plan::{Cursor, EpochOrder, Packs, Partitions, Remainder, Run, Shuffle, Steps};
+use forebay_storage::cache_key;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::{packing::Packing, rows::JobRows};
 
@@ -57,9 +57,9 @@ impl JobOrder {
         Self { shuffle, seed, partitions, items, rows, epoch_items, steps, run, packing, identity, shared }
     }
 
-    /// Hash of the windows of an epoch of `dataset`.
-    pub(crate) fn key(&self, dataset: &str) -> u64 {
-        xxh3_64(format!("{dataset}/{}", self.identity).as_bytes())
+    /// Key of the windows of an epoch of `dataset`. Jobs with the same key share windows.
+    pub(crate) fn key(&self, dataset: &str) -> u128 {
+        cache_key(format!("{dataset}/{}", self.identity).as_bytes())
     }
 
     /// Returns the order of a partition in `epoch`; O(blocks of the partition).
@@ -109,7 +109,7 @@ impl JobOrder {
         partition: u32,
         at: Cursor,
         rank: u32,
-        key: impl FnOnce() -> u64,
+        key: impl FnOnce() -> u128,
     ) -> Range<u64> {
         // Groups are packed only without partitions.
         match self.packs(at.epoch, key) {
@@ -119,7 +119,7 @@ impl JobOrder {
     }
 
     /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
-    pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u64) -> Option<Arc<Packs>> {
+    pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u128) -> Option<Arc<Packs>> {
         self.packing.as_ref()?.of_epoch(epoch, key, &self.items, || self.epoch(0, epoch))
     }
 

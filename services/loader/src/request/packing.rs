@@ -69,7 +69,7 @@ impl Packing {
     pub(crate) fn of_epoch(
         &self,
         epoch: u64,
-        key: impl FnOnce() -> u64,
+        key: impl FnOnce() -> u128,
         begun: &[u32],
         order: impl FnOnce() -> EpochOrder,
     ) -> Option<Arc<Packs>> {

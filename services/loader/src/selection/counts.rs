@@ -24,11 +24,16 @@ use crate::{
         groups::{Groups, Runs},
         prune::{kept_by_partitions, kept_rows},
     },
-    view::{compute, kept, only, resolve_row_selection, row_selection::RowSelection, source::reads},
+    view::{
+        compute, expressions::Expressions, kept, only, resolve_row_selection, row_selection::RowSelection,
+        source::reads,
+    },
 };
 
 /// Time that a request waits until its counts are stored. They are stored later if that takes longer.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time within which stored counts have to be read. Counting reads the columns of the filter and the key, which usually takes longer.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of filters and keys with counts in memory above which unused ones are evicted.
 const MAX_CACHED: usize = 256;
 /// Size of the length of a group in memory, in bytes.
@@ -167,18 +172,19 @@ impl Counter {
         }
     }
 
-    /// Returns the counts for `train`, or `None` if it has neither a filter nor a key. Concurrent requests for the same
-    /// counts share one computation.
+    /// Returns the counts for `train`, whose expressions are `compiled`, or `None` if it has neither a filter nor a key.
+    /// Concurrent requests for the same counts share one computation.
     pub(crate) async fn of(
         &self,
         train: &v1::Train,
         reader: &Reader,
+        compiled: &Arc<Expressions>,
         progress: impl Fn(CountProgress) + Send + Sync,
     ) -> Result<Option<Arc<Counts>>, Error> {
         if train.filter.is_empty() && train.group_by.is_empty() {
             return Ok(None);
         }
-        let selection = self.selection(train, reader).await?;
+        let selection = self.selection(train, reader, compiled).await?;
         let Some(identity) = selection.identity(reader.snapshot()) else { return Ok(None) };
         let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
         let count = || self.find_or_count(&train.dataset, reader, &selection, identity, &cell, &progress);
@@ -186,11 +192,16 @@ impl Counter {
         counted.await.map(|counts| Some(Arc::clone(counts)))
     }
 
-    async fn selection(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<RowSelection>, Error> {
-        let (snapshot, train) = (Arc::clone(reader.snapshot()), train.clone());
-        self.pool
-            .run(Priority::Interactive, move || resolve_row_selection(&snapshot, &train).map(Arc::new))
-            .await
+    async fn selection(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+        compiled: &Arc<Expressions>,
+    ) -> Result<Arc<RowSelection>, Error> {
+        let (snapshot, train, compiled) =
+            (Arc::clone(reader.snapshot()), train.clone(), Arc::clone(compiled));
+        let resolve = move || resolve_row_selection(&snapshot, &train, &compiled).map(Arc::new);
+        self.pool.run(Priority::Interactive, resolve).await
     }
 
     /// Returns for each block a bitmap of the rows that the filter of `train` keeps, or `None` without a filter.
@@ -198,8 +209,9 @@ impl Counter {
         &self,
         train: &v1::Train,
         reader: &Reader,
+        compiled: &Arc<Expressions>,
     ) -> Result<Option<Vec<BooleanBuffer>>, Error> {
-        let selection = self.selection(train, reader).await?;
+        let selection = self.selection(train, reader, compiled).await?;
         let Some(filter) = &selection.filter else { return Ok(None) };
         let by_partitions = kept_by_partitions(reader, (&self.pool, self.flow), filter).await?;
         let each = stream::iter(by_partitions.into_iter().enumerate())
@@ -281,7 +293,7 @@ impl Counter {
         let snapshot = reader.snapshot();
         let counts =
             |counted: Arc<Blocks>| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
-        if let Some(found) = reader.state().load_counts::<Blocks>(dataset, snapshot, identity).await? {
+        if let Some(found) = load(reader, dataset, identity).await? {
             let (of, lengths) = (Arc::clone(snapshot), selection.lengths);
             let fitting = move || Ok(found.fits(&of, lengths).then_some(found));
             if let Some(found) = self.pool.run_for(self.flow, Priority::Background, fitting).await? {
@@ -438,6 +450,26 @@ impl Counter {
         };
         let what = BlockColumns { reader, block: block as u32, columns: &read };
         self.blocks.read(what, Purpose::Count, self.flow, decode).await
+    }
+}
+
+/// Returns the stored counts; `None` if there are none, or if the state fails or does not answer in time. Counting again gives the
+/// same counts, so that a stream needs no state.
+async fn load(reader: &Reader, dataset: &str, identity: u128) -> Result<Option<Blocks>, Error> {
+    let loading = reader.state().load_counts::<Blocks>(dataset, reader.snapshot(), identity);
+    match tokio::time::timeout(LOAD_TIMEOUT, loading).await {
+        Ok(Err(error @ forebay_storage::Error::Unavailable { .. })) => {
+            tracing::warn!(%error, dataset, "stored counts cannot be read; rows are counted again");
+            Ok(None)
+        }
+        Ok(loaded) => Ok(loaded?),
+        Err(_) => {
+            tracing::warn!(
+                dataset,
+                "stored counts were not read within {LOAD_TIMEOUT:?}; rows are counted again"
+            );
+            Ok(None)
+        }
     }
 }
 

@@ -32,8 +32,8 @@ type Cell = Arc<OnceLock<Arc<Packs>>>;
 /// Everything the packs of an epoch depend on, except the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackKey {
-    /// Hash of the order of the groups in any epoch.
-    pub(crate) order: u64,
+    /// Key of the order of the groups in any epoch.
+    pub(crate) order: u128,
     pub(crate) epoch: u64,
     /// Number of packs.
     pub(crate) packs: u64,

@@ -8,11 +8,12 @@ use std::{
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use forebay_proto::{DISTINCT, LAYOUT, RAGGED, v1};
 use forebay_sql::{Expression, MAX_COMPLEXITY};
-use forebay_storage::Snapshot;
-use xxhash_rust::xxh3::xxh3_128;
+use forebay_storage::{Snapshot, cache_key};
 
 use super::{
-    HeapItems, Nulls, Output, TensorSource, TensorValues, View, fixed_width, similar_names,
+    HeapItems, Nulls, Output, TensorSource, TensorValues, View,
+    expressions::{Expressions, MAX_SELECTED},
+    fixed_width, similar_names,
     source::{Source, reads},
     tensor,
 };
@@ -20,8 +21,6 @@ use crate::Error;
 
 /// Maximum number of columns and tensors in a view.
 const MAX_COLUMNS: usize = 1 << 16;
-/// Maximum number of expressions in `select`.
-const MAX_SELECTED: usize = 4096;
 /// Maximum number of names and prefixes in the columns of a tensor.
 const MAX_PATTERNS: usize = 4096;
 /// Maximum number of key columns.
@@ -66,7 +65,7 @@ pub(super) struct Known {
 }
 
 /// Resolves the `select` expressions of a request.
-fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error> {
+fn selected(snapshot: &Snapshot, select: &[String], compiled: &Expressions) -> Result<Vec<Known>, Error> {
     if select.len() > MAX_SELECTED {
         let reason = format!("holds {} expressions, expected at most {MAX_SELECTED}", select.len());
         return Err(Error::invalid("select", reason));
@@ -75,7 +74,8 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
     let mut complexity = 0;
     for (index, text) in select.iter().enumerate() {
         let place = format!("select[{index}]");
-        let expression = Expression::column(text, snapshot.schema())
+        let expression = compiled
+            .column(text, snapshot)
             .map_err(|error| expression_error(&place, error, snapshot.schema()))?;
         complexity += expression.complexity();
         if complexity > MAX_COMPLEXITY {
@@ -97,7 +97,7 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
                 };
                 let none = !field.is_nullable() || expression.is_never_null(has_nulls);
                 let nulls = none.then_some(0);
-                Known { field, source: Source::Computed(Arc::new(expression)), nulls }
+                Known { field, source: Source::Computed(expression), nulls }
             }
         });
     }
@@ -137,11 +137,11 @@ fn unknown_column(name: &str, known: &[&str]) -> String {
 impl<'a> Builder<'a> {
     pub(super) fn new(
         snapshot: &'a Snapshot,
-        select: &'a [String],
+        (select, compiled): (&'a [String], &Expressions),
         filtered: bool,
         alike: bool,
     ) -> Result<Self, Error> {
-        let mut known = selected(snapshot, select)?;
+        let mut known = selected(snapshot, select, compiled)?;
         let stored = snapshot.schema().fields().iter().enumerate().map(|(column, field)| Known {
             field: Arc::clone(field),
             source: Source::Stored(column),
@@ -483,7 +483,7 @@ impl<'a> Builder<'a> {
         let fills: Vec<u64> =
             self.outputs.iter().filter_map(|output| output.fill().map(f64::to_bits)).collect();
         let key = (&self.outputs, inputs, filter.is_some(), &self.group_keys, fills);
-        let key = xxh3_128(format!("{key:?}").as_bytes());
+        let key = cache_key(format!("{key:?}").as_bytes());
         Ok(View {
             outputs: self.outputs,
             schema: Arc::new(schema),

@@ -9,6 +9,7 @@ use forebay_storage::Snapshot;
 use super::{
     View, ViewUse,
     builder::{Builder, expression_error},
+    expressions::Expressions,
     row_selection::RowSelection,
 };
 use crate::Error;
@@ -23,14 +24,20 @@ impl View {
     /// Returns [`Error::Invalid`] for duplicate names, unknown names (with similar ones), types that cannot form a
     /// tensor, invalid expressions, and nulls without a null value if the footers show them.
     pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
-        Self::resolve_for(ViewUse::Stream, snapshot, train)
+        Self::resolve_for(ViewUse::Stream, snapshot, train, &Expressions::default())
     }
 
     /// Resolves the view of a request for the given use. See [`Self::resolve`].
-    pub(crate) fn resolve_for(used: ViewUse, snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
+    pub(crate) fn resolve_for(
+        used: ViewUse,
+        snapshot: &Snapshot,
+        train: &v1::Train,
+        compiled: &Expressions,
+    ) -> Result<Self, Error> {
         let v1::Train { select, columns, tensors, dedupe, .. } = train;
-        let filter = filter(snapshot, &train.filter)?;
-        let mut builder = Builder::new(snapshot, select, filter.is_some(), used != ViewUse::Stream)?;
+        let filter = filter(snapshot, &train.filter, compiled)?;
+        let alike = used != ViewUse::Stream;
+        let mut builder = Builder::new(snapshot, (select, compiled), filter.is_some(), alike)?;
         if !train.group_by.is_empty() {
             builder.group_by(&train.group_by)?;
         }
@@ -61,23 +68,25 @@ impl View {
 }
 
 /// Parses the filter of a request. Returns `None` if it is empty.
-fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
+fn filter(snapshot: &Snapshot, text: &str, compiled: &Expressions) -> Result<Option<Arc<Expression>>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let filter = Expression::filter(text, snapshot.schema());
-    filter
-        .map(|filter| Some(Arc::new(filter)))
-        .map_err(|error| expression_error("filter", error, snapshot.schema()))
+    let filter = compiled.filter(text, snapshot);
+    filter.map(Some).map_err(|error| expression_error("filter", error, snapshot.schema()))
 }
 
 /// Filter and keys of a request, to evaluate on every row before rows can be ordered.
-pub(crate) fn resolve_row_selection(snapshot: &Snapshot, train: &v1::Train) -> Result<RowSelection, Error> {
-    let filter = filter(snapshot, &train.filter)?;
+pub(crate) fn resolve_row_selection(
+    snapshot: &Snapshot,
+    train: &v1::Train,
+    compiled: &Expressions,
+) -> Result<RowSelection, Error> {
+    let filter = filter(snapshot, &train.filter, compiled)?;
     if train.group_by.is_empty() {
         return Ok(RowSelection { filter, ..RowSelection::default() });
     }
-    let mut builder = Builder::new(snapshot, &train.select, filter.is_some(), false)?;
+    let mut builder = Builder::new(snapshot, (&train.select, compiled), filter.is_some(), false)?;
     builder.group_by(&train.group_by)?;
     Ok(RowSelection { filter, keys: builder.into_columns(), lengths: train.max_pack_rows > 0 })
 }

@@ -16,7 +16,7 @@ use crate::{Error, Frame, RowRef};
 /// Identifies a window: its order and view, its partition and epoch, and its number in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct WindowKey {
-    pub(super) order: u64,
+    pub(super) order: u128,
     pub(super) view: u128,
     pub(super) id: WindowId,
 }

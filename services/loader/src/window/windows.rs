@@ -6,13 +6,13 @@ use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Tenant, Weigh};
 use forebay_stall::Stage;
+use forebay_storage::cache_key;
 use futures::{
     StreamExt, TryStreamExt,
     future::{BoxFuture, Either, ready},
     poll,
     stream::FuturesOrdered,
 };
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     held::{Registry, Window},
@@ -325,7 +325,7 @@ pub(super) fn frame_key(job: &Job, block: u32) -> FrameKey {
         true => {
             let parts =
                 job.rows.of_frame(block).into_iter().map(|BlockRows { block, rows }| (ids.id(block), rows));
-            xxh3_128(format!("{:?}", parts.collect::<Vec<_>>()).as_bytes())
+            cache_key(format!("{:?}", parts.collect::<Vec<_>>()).as_bytes())
         }
     };
     FrameKey { block: ids.id(block), view: job.view().key(), rows }

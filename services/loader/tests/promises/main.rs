@@ -5,9 +5,12 @@
 mod assembly;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+#[path = "../../../storage/tests/common/forward.rs"]
+mod forward;
 mod locate;
 mod partitions;
 mod same_bytes;
+mod state;
 mod streams;
 mod tenants;
 mod views;

@@ -248,8 +248,13 @@ impl Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
     use futures::StreamExt;
     use tokio::time::advance;
+    use tonic::{
+        Status,
+        codec::{EncodeBody, EncodeBuf, Encoder},
+    };
 
     use super::{super::places::Places, *};
     use crate::callers::{Caller, Callers, Resource};
@@ -369,5 +374,54 @@ mod tests {
         frames.remove(0);
         assert_eq!(held(), 0, "the stream itself holds nothing");
         drop(body);
+    }
+
+    /// Encoder of messages that are bytes.
+    struct Plain;
+
+    impl Encoder for Plain {
+        type Item = Bytes;
+        type Error = Status;
+
+        fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+            buffer.put(item);
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_takes_over_the_charges_of_its_messages_and_not_of_the_one_being_made() {
+        let connection = connection(config());
+        let callers = Callers::new(Arc::default());
+        let (charges, held) = (MessageCharges::default(), || callers.usage().totals[4].1);
+        let (put, charged) = (charges.clone(), callers.clone());
+        // The first two messages are ready together. The transport sends them while the third one is being made.
+        let messages = futures::stream::unfold(0, move |made| {
+            let (put, charged) = (put.clone(), charged.clone());
+            async move {
+                if made == 2 {
+                    tokio::task::yield_now().await;
+                }
+                let amount = [1, 10, 100].get(made)?;
+                put.charge_next(charged.take(&Caller::Local, Resource::UnsentBytes, *amount).unwrap());
+                Some((Ok::<_, Status>(Bytes::from("message")), made + 1))
+            }
+        });
+        let messages = EncodeBody::new_server(Plain, Box::pin(messages), None, Default::default(), None);
+        let mut response = axum::response::Response::new(axum::body::Body::new(messages));
+        response.extensions_mut().insert(charges);
+        let mut body = Box::pin(Answer::of(response, connection.begin()).into_body());
+        let mut next = async || {
+            let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await;
+            frame.unwrap().unwrap().into_data().unwrap()
+        };
+        let first = next().await;
+        assert_eq!((first.len(), held()), (2 * (5 + 7), 11));
+        let second = next().await;
+        assert_eq!((second.len(), held()), (5 + 7, 111));
+        drop(first);
+        assert_eq!(held(), 100, "the first two messages are sent");
+        drop(second);
+        assert_eq!(held(), 0);
     }
 }

@@ -15,6 +15,7 @@ mod batches;
 mod clock;
 mod export;
 mod parent;
+mod rate_limit;
 mod settings;
 mod sink;
 mod span;
@@ -32,6 +33,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub(crate) use batches::{Batches, Stage};
 use clock::Clock;
+use rate_limit::RateLimit;
 pub use settings::Settings;
 use sink::Sink;
 pub(crate) use span::{Span, Trace, number};
@@ -57,6 +59,7 @@ impl Traces {
             sink: Some(Arc::new(Sink {
                 spans,
                 sample: settings.sample,
+                by_callers: RateLimit::new(settings.max_caller_sampled, Instant::now()),
                 scope: InstrumentationScope::builder("forebay")
                     .with_version(env!("CARGO_PKG_VERSION"))
                     .build(),
@@ -68,11 +71,12 @@ impl Traces {
         })
     }
 
-    /// Starts the span of a call, if it is traced: by the sampled flag of its `traceparent`, or without one at random.
+    /// Starts the span of a call, if it is traced: by the sampled flag of its `traceparent`, or at random without one and above
+    /// `max_caller_sampled`.
     pub(crate) fn call(&self, name: &str, headers: &http::HeaderMap) -> Option<Span> {
         let sink = self.sink.as_ref()?;
         let caller = parent::of_headers(headers);
-        if !caller.as_ref().map_or_else(|| sink.is_sampled(), SpanContext::is_sampled) {
+        if !sink.traces(caller.as_ref(), Instant::now()) {
             return None;
         }
         Some(Span::start(sink, name.to_owned().into(), SpanKind::Server, caller.as_ref(), Instant::now()))
@@ -82,7 +86,7 @@ impl Traces {
     pub(crate) fn within(&self, name: &'static str, traceparent: &str, call: Option<&Trace>) -> Option<Span> {
         let sink = self.sink.as_ref()?;
         match parent::of_text(traceparent) {
-            Some(caller) if !caller.is_sampled() => None,
+            Some(caller) if !sink.traces(Some(&caller), Instant::now()) => None,
             Some(caller) => {
                 Some(Span::start(sink, name.into(), SpanKind::Server, Some(&caller), Instant::now()))
             }

@@ -31,8 +31,8 @@ DIFFERENT = {
     "the integer bloom_filter_length in the format. parquet-rs would decode the list as an integer.",
     "data/incorrect_map_schema.parquet": "pyarrow rejects it. The keys of its map are optional, which the format forbids. None "
     "of them is null.",
-    "data/int96_from_spark.parquet": "Its INT96 timestamps of the years 9999 and 290000 exceed the range of nanoseconds. Both "
-    "readers wrap around, to different values.",
+    "data/int96_from_spark.parquet": "Its INT96 timestamps of the years 9999 and 290000 exceed the range of nanoseconds. pyarrow "
+    "wraps around to wrong values, the server rejects them.",
     "data/nation.dict-malformed.parquet": "Only pyarrow reads it. The length of its column chunks lacks the header of the "
     "dictionary page, an error of parquet-mr before 1.2.9. pyarrow reads up to 100 bytes beyond such a chunk.",
     "shredded_variant/case-037.parquet": "Its column of type UUID is delivered as FixedSizeBinary(16). pyarrow reads the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any, Callable
@@ -62,8 +63,9 @@ def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
     return start_with
 
 
-def pin(server: Server, snapshot: str, **headers: str) -> dict[str, Any]:
-    options = flight.FlightCallOptions(headers=[(name.encode(), text.encode()) for name, text in headers.items()])
+def pin(server: Server, snapshot: str, timeout: float | None = None, **headers: str) -> dict[str, Any]:
+    encoded = [(name.encode(), text.encode()) for name, text in headers.items()]
+    options = flight.FlightCallOptions(timeout=timeout, headers=encoded)
     with flight.connect(server.location) as client:
         body = json.dumps({"dataset": "users", "snapshot": snapshot}).encode()
         return json.loads(next(client.do_action(flight.Action("pin-lookups", body), options)).body.to_pybytes())
@@ -170,3 +172,57 @@ def test_pinning_requires_an_administrator(start: Callable[..., Server], tmp_pat
         pin(server, "previous", authorization="Bearer reader")
     with refused("FAILED_PRECONDITION", "no snapshot has answered"):
         pin(server, "previous", authorization="Bearer operator")
+
+
+def test_a_pin_is_done_and_audited_although_its_caller_has_left(start: Callable[..., Server], tmp_path: Path) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    server = start('[loader.fault_injection]\ndecode = "3s"')
+    first = state(server)["snapshot"]
+    write(tmp_path / "users", 2, usual(2))
+    second = refresh(server)
+    until(lambda: state(server)["snapshot"] == second)
+
+    def audited() -> list[str]:
+        return [line for line in server.log().splitlines() if " audit: " in line and "pin-lookups" in line]
+
+    # The snapshot takes seconds to load. A call that did not reach the server in time is repeated.
+    for _ in range(10):
+        with pytest.raises(flight.FlightTimedOutError):
+            pin(server, first, timeout=1)
+        try:
+            until(lambda: bool(audited()))
+            break
+        except AssertionError:
+            assert not state(server)["pinned"], "the snapshot was pinned without an audit entry"
+    (entry,) = audited()
+    assert "change" in entry and "users" in entry and "error" not in entry, entry
+    assert state(server)["snapshot"] == first and state(server)["pinned"]
+    events = json.loads(server.http_get("/api/v1/events")[1])["events"]
+    assert [event["kind"] for event in events].count("snapshot_pinned") == 1
+
+
+def test_after_a_restart_the_accepted_snapshot_is_awaited_while_the_state_does_not_answer(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    settings = CANARY + '\n[storage]\nrequest_timeout = "1s"'
+    write(tmp_path / "users", 1, usual(1))
+    server = start(settings)
+    first = state(server)["snapshot"]
+    write(tmp_path / "users", 2, usual(2) * 1000)
+    broken = refresh(server)
+    until(lambda: state(server)["error"] is not None)
+    server.stop()
+    # Opening a named pipe that has no writer hangs.
+    manifest = tmp_path / "cache" / "state" / "snapshots" / "users" / f"{first}.manifest"
+    manifest.rename(tmp_path / "manifest")
+    os.mkfifo(manifest)
+    server = start(settings)
+    until(lambda: "did not answer" in (state(server)["error"] or ""))
+    assert state(server)["snapshot"] is None, "the broken snapshot answers without a comparison"
+    # The reads that hang end once the pipe has a writer.
+    writer = os.open(manifest, os.O_RDWR)
+    (tmp_path / "manifest").rename(manifest)
+    until(lambda: state(server)["snapshot"] == first, 60)
+    until(lambda: (state(server)["error"] or "").startswith(f"snapshot {broken} was rejected"), 60)
+    assert version(server) == 1
+    os.close(writer)

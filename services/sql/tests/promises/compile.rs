@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
-    cast::AsArray, types::Int32Type,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float64Array, Int8Array, Int32Array, Int64Array,
+    ListArray, RecordBatch, StringArray, StructArray, cast::AsArray, types::Int32Type,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
-use forebay_sql::{Error, Expression, ScalarValue};
+use forebay_sql::{Error, Expression, ScalarValue, array_bytes};
 
 fn schema() -> Schema {
     let list = DataType::new_list(DataType::Int32, true);
@@ -145,6 +146,37 @@ fn sizes_of_results_and_of_the_memory_for_evaluation_are_estimated() {
     let upper = expression("upper(\"Name\") AS y");
     assert!(upper.is_small(&texts("short")));
     assert!(!upper.is_small(&texts(&"x".repeat(16 << 20))));
+}
+
+#[test]
+fn lists_that_a_cast_widens_are_not_larger_than_estimated() {
+    let flags: ArrayRef = Arc::new((0..6000).map(|row| Some(row % 3 == 0)).collect::<BooleanArray>());
+    let list = |values: ArrayRef, length: usize| -> ArrayRef {
+        let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(length, values.len() / length));
+        let item = Arc::new(Field::new("item", values.data_type().clone(), true));
+        Arc::new(ListArray::new(item, offsets, values, None))
+    };
+    let flat = list(Arc::clone(&flags), 600);
+    let nested = list(list(Arc::clone(&flags), 100), 6);
+    let item = Arc::new(Field::new("item", DataType::Boolean, true));
+    let fixed: ArrayRef = Arc::new(FixedSizeListArray::new(item, 100, Arc::clone(&flags), None));
+    let of_fixed = list(fixed, 6);
+    let small: ArrayRef = Arc::new((0..6000).map(|row| Some((row % 100) as i8)).collect::<Int8Array>());
+    for (column, to, of_one) in [
+        (flat, "DOUBLE[]", 64),
+        (nested, "DOUBLE[][]", 64),
+        (of_fixed, "DOUBLE[][]", 64),
+        (list(small, 600), "DOUBLE[]", 8),
+    ] {
+        let schema = Schema::new(vec![Field::new("l", column.data_type().clone(), true)]);
+        let expression = Expression::column(&format!("CAST(l AS {to}) AS y"), &schema).unwrap();
+        let rows = RecordBatch::try_new(Arc::new(schema), vec![Arc::clone(&column)]).unwrap();
+        let made = array_bytes(&expression.evaluate(&rows).unwrap());
+        let expected = expression.expected_bytes(rows.num_rows() as u64, |_| array_bytes(&column));
+        assert!(made >= 6000 * 8, "{}: {made} bytes", column.data_type());
+        assert!(expected >= made, "{}: {made} bytes, expected {expected}", column.data_type());
+        assert!(expected < 2 * of_one * array_bytes(&column), "{}: {expected}", column.data_type());
+    }
 }
 
 #[test]

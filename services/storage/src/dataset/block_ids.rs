@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use xxhash_rust::xxh3::Xxh3;
-
-use crate::{Location, Snapshot};
+use crate::{Location, Snapshot, cache_key};
 
 /// Ids of the blocks of a snapshot. An id is a hash of the file's URL, its version and the row group indices.
 #[derive(Debug)]
@@ -22,11 +20,11 @@ impl BlockIds {
                 let file = &snapshot.files()[block.file as usize];
                 // A file with an invalid path cannot be read, but its blocks still need ids.
                 let url = snapshot.locate(location, file).map_or_else(|_| file.path.clone(), |(_, url)| url);
-                let mut hash = Xxh3::new();
-                file.version.hash_into(&url, &mut hash);
-                hash.update(&block.row_groups.start.to_le_bytes());
-                hash.update(&block.row_groups.end.to_le_bytes());
-                hash.digest128()
+                let mut bytes = Vec::new();
+                file.version.append_to(&url, &mut bytes);
+                bytes.extend(block.row_groups.start.to_le_bytes());
+                bytes.extend(block.row_groups.end.to_le_bytes());
+                cache_key(&bytes)
             })
             .collect();
         let blocks = ids.iter().enumerate().map(|(block, id)| (*id, block as u32)).collect();
@@ -82,9 +80,9 @@ mod tests {
         assert_eq!(
             found,
             [
-                "8072ea4a60e5a3fcca0dc57127963bde",
-                "9439902bd41273895359266289ebcc4b",
-                "fb7936ae2f2175bacb944c2580fdc555"
+                "62f71446845ae1e314f28fe9ea42fc6e",
+                "0ec70d64f5a0b92db1adeca5c56d9ab4",
+                "1e7f4c61326f41698dc9c52730777ba1"
             ]
         );
     }

@@ -209,8 +209,11 @@ pub(crate) fn locate(location: &Location, folder: bool, path: &str) -> Result<(P
 /// Computes a snapshot id from the paths and versions of the files in order.
 pub(crate) fn snapshot_id<'a>(files: impl Iterator<Item = (&'a str, &'a Version)>) -> String {
     let mut hash = Xxh3::new();
+    let mut bytes = Vec::new();
     for (path, version) in files {
-        version.hash_into(path, &mut hash);
+        bytes.clear();
+        version.append_to(path, &mut bytes);
+        hash.update(&bytes);
     }
     format!("{:032x}", hash.digest128())
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::store::location::Kind;
 
@@ -64,16 +63,16 @@ impl Version {
         }
     }
 
-    /// Adds path and version to a hash. Each part is preceded by its length, so that different lists never produce the
+    /// Appends path and version to `bytes`. Each part is preceded by its length, so that different lists never produce the
     /// same bytes.
-    pub(crate) fn hash_into(&self, path: &str, hash: &mut Xxh3) {
+    pub(crate) fn append_to(&self, path: &str, bytes: &mut Vec<u8>) {
         let mtime = self.modified_ns.to_string();
         let version = self.etag.as_deref().unwrap_or(&mtime);
         for part in [path, version] {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part.as_bytes());
+            bytes.extend((part.len() as u64).to_le_bytes());
+            bytes.extend(part.as_bytes());
         }
-        hash.update(&self.size.to_le_bytes());
+        bytes.extend(self.size.to_le_bytes());
     }
 }
 

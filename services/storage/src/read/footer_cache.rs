@@ -11,21 +11,21 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::footer_files::FooterFiles;
 use crate::{
     Config, Error, Location,
     blocking::{blocking, task},
+    cache_key,
     store::target::Target,
     validate::footer::{Footer, parse_footer, read_footer},
 };
 
 impl Target {
     fn key(&self) -> u128 {
-        let mut hash = Xxh3::new();
-        self.version.hash_into(&self.url, &mut hash);
-        hash.digest128()
+        let mut bytes = Vec::new();
+        self.version.append_to(&self.url, &mut bytes);
+        cache_key(&bytes)
     }
 }
 
@@ -204,11 +204,11 @@ mod tests {
         };
         assert_eq!(
             name("flights/part-0.parquet", 4096, Some("\"33a64df5\"")),
-            PathBuf::from("0d/0d87507692ce673340791e83f37800dc")
+            PathBuf::from("61/61958289b4549867d789bb6306973756")
         );
         assert_eq!(
             name("flights/year=2024/part-1.parquet", 1024, None),
-            PathBuf::from("2f/2ff7831f0e5a08683a889789837cc6eb")
+            PathBuf::from("6c/6c6a1ab3a07bb44dce61874b5ac1bc22")
         );
     }
 }

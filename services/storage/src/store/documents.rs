@@ -1,5 +1,7 @@
 //! Small named JSON documents in the durable state: one object per document, one folder per kind.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::PutMode;
@@ -54,15 +56,15 @@ impl Documents {
     async fn walk(&self) -> Result<Vec<DocumentMeta>, Error> {
         let (path, url) = self.location.child(self.folder)?;
         let suffix = format!(".{}", self.envelope.kind);
-        let mut objects = self.location.store().list(Some(&path));
+        let objects = self.location.store().list(Some(&path));
+        let listed = request::in_time(&self.location, 0, objects.try_collect::<Vec<_>>()).await;
+        let listed = match listed {
+            // The folder does not exist before the first write.
+            Err(object_store::Error::NotFound { .. }) => Vec::new(),
+            listed => listed.map_err(|error| Error::unavailable(&url, error))?,
+        };
         let mut found = Vec::new();
-        loop {
-            let meta = match objects.try_next().await {
-                Ok(Some(meta)) => meta,
-                // The folder does not exist before the first write.
-                Ok(None) | Err(object_store::Error::NotFound { .. }) => break,
-                Err(error) => return Err(Error::unavailable(&url, error)),
-            };
+        for meta in listed {
             let name = meta.location.filename().and_then(|name| name.strip_suffix(&suffix));
             let Some(name) = name.filter(|name| is_name(name)) else { continue };
             found.push(DocumentMeta {
@@ -146,8 +148,9 @@ impl Documents {
     /// [`Error::Unavailable`] when the store fails.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
         let (path, url) = self.location.child(&self.path(name))?;
-        let deletion = object_store::ObjectStoreExt::delete(self.location.store(), &path);
-        match tracked(deletion).await.0 {
+        let store = Arc::clone(self.location.store());
+        let deletion = async move { object_store::ObjectStoreExt::delete(&store, &path).await };
+        match tracked(request::in_time(&self.location, 0, deletion)).await.0 {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::unavailable(url, error)),
         }

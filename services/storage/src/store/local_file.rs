@@ -153,7 +153,8 @@ mod tests {
         let (file, target, _) = written(&directory);
         assert_eq!(read_while(&file, &target, || {}).unwrap(), "old bytes");
         let outcome = read_while(&file, &target, || file.write_all_at(b"new bytes", 0).unwrap());
-        let Err(Error::Changed { found, .. }) = outcome else { panic!("{outcome:?}") };
+        let Err(Error::Changed { file, found, .. }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(file, "/a.parquet");
         assert!(found.ends_with("changed during the read"), "{found}");
     }
 

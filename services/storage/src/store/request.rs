@@ -1,6 +1,6 @@
-//! Requests to an object store: bound to a file version, with metrics and mapped errors.
+//! Requests to an object store: bound to a file version, bounded in time, with metrics and mapped errors.
 
-use std::{ops::Range, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -11,7 +11,7 @@ use crate::{
     Error, Location,
     dataset::version::Version,
     store::{
-        local_file,
+        local_file, local_object,
         location::Kind,
         retries::{Operation, single_attempt, tracked},
         target::Target,
@@ -96,14 +96,22 @@ fn read_error(target: &Target, error: object_store::Error) -> Error {
 
 /// Returns the metadata of the object at `path`; `None` if there is no object.
 pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<Option<ObjectMeta>, Error> {
-    let options = GetOptions { head: true, ..GetOptions::default() };
-    let outcome = observed("head", location.store().get_opts(path, options)).await;
-    if_found(outcome.map(|found| found.meta), url)
+    let (store, path) = (Arc::clone(location.store()), path.clone());
+    let head = async move {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        store.get_opts(&path, options).await.map(|found| found.meta)
+    };
+    if_found(observed("head", in_time(location, 0, head)).await, url)
 }
 
 /// Reads a whole small object of any version; `None` if there is no object.
 pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<Option<Bytes>, Error> {
-    let whole = async { location.store().get_opts(path, GetOptions::default()).await?.bytes().await };
+    let (store, path) = (Arc::clone(location.store()), path.clone());
+    let whole = async {
+        let open = async move { store.get_opts(&path, GetOptions::default()).await };
+        let found = in_time(location, 0, open).await?;
+        in_time(location, found.meta.size, found.bytes()).await
+    };
     if_found(observed("get", whole).await, url)
 }
 
@@ -124,6 +132,14 @@ pub(crate) async fn put(
     bytes: Bytes,
     mode: PutMode,
 ) -> Result<(), Error> {
+    if location.local_reads().is_some() {
+        let length = bytes.len() as u64;
+        let put = in_time(location, length, local_object::put(path.clone(), bytes, mode));
+        return match observed("put", put).await {
+            Ok(()) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(Error::unavailable(url, error)),
+        };
+    }
     let payload = PutPayload::from_bytes(bytes);
     let put = |mode: PutMode| {
         let options = PutOptions { mode, ..PutOptions::default() };
@@ -137,6 +153,19 @@ pub(crate) async fn put(
         }
     };
     observed("put", put_in_mode).await.map_err(|error| Error::unavailable(url, error))
+}
+
+/// Runs a request that transfers `bytes` bytes. Requests to a local folder are bounded in number and time; for other locations the
+/// HTTP client does that.
+pub(crate) async fn in_time<T: Send + 'static>(
+    location: &Location,
+    bytes: u64,
+    request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+) -> object_store::Result<T> {
+    match location.local_reads() {
+        Some(reads) => local_object::in_time(reads, bytes, request).await,
+        None => request.await,
+    }
 }
 
 /// Counts bytes that a reader needs. Bytes read beyond these are the cost of coalescing requests.

@@ -11,7 +11,11 @@ use crate::{
     blocking::blocking,
     dataset::manifest,
     read::footer_cache::FooterCache,
-    store::{envelope::Envelope, request},
+    store::{
+        envelope::Envelope,
+        old_counts::{self, EXTENSION, SNAPSHOTS},
+        request,
+    },
 };
 
 /// Durable state and the footer cache. Cheap to clone; clones share both.
@@ -19,13 +23,16 @@ use crate::{
 pub struct State {
     location: Location,
     footers: Arc<FooterCache>,
+    max_counts: usize,
+    old_counts: old_counts::Due,
 }
 
 impl State {
     /// Opens the state at `location`, which does not need to exist yet. Manifests are stored as
     /// `snapshots/<dataset>/<id>.manifest`. Footers are cached in `footer_dir`, or in memory only if it is `None`.
     pub fn open(location: Location, footer_dir: Option<PathBuf>, config: &Config) -> Self {
-        Self { location, footers: Arc::new(FooterCache::new(footer_dir, config)) }
+        let footers = Arc::new(FooterCache::new(footer_dir, config));
+        Self { location, footers, max_counts: config.max_counts, old_counts: old_counts::Due::default() }
     }
 
     /// Returns the stored snapshot; `None` if there is no manifest.
@@ -82,7 +89,8 @@ impl State {
             .await
     }
 
-    /// Stores row counts next to the manifest of the snapshot, where every server can read them.
+    /// Stores row counts next to the manifest of the snapshot, where every server can read them. From time to time, the oldest
+    /// counts are then removed in the background.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
@@ -98,7 +106,16 @@ impl State {
             let json = serde_json::to_vec(&*counts).expect("counts have a JSON form");
             Ok(COUNTS.seal(&json))
         });
-        request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await
+        request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await?;
+        if self.old_counts.note(self.max_counts) {
+            let (location, max_counts) = (self.location.clone(), self.max_counts);
+            tokio::spawn(async move {
+                if let Err(error) = old_counts::remove(&location, max_counts).await {
+                    tracing::warn!(%error, "old row counts could not be removed from the state");
+                }
+            });
+        }
+        Ok(())
     }
 
     /// Location of the durable state.
@@ -111,12 +128,12 @@ impl State {
     }
 }
 
-const COUNTS: Envelope = Envelope { kind: "counts", version: 1 };
+const COUNTS: Envelope = Envelope { kind: EXTENSION, version: 1 };
 
 fn counts_path(dataset: &str, id: &str, selection: u128) -> String {
-    format!("snapshots/{dataset}/{id}.{selection:032x}.counts")
+    format!("{SNAPSHOTS}/{dataset}/{id}.{selection:032x}.{EXTENSION}")
 }
 
 fn manifest_path(dataset: &str, id: &str) -> String {
-    format!("snapshots/{dataset}/{id}.manifest")
+    format!("{SNAPSHOTS}/{dataset}/{id}.manifest")
 }

@@ -15,6 +15,7 @@ use crate::{
     validate::{
         block_size::shared_values::{dictionary_lengths, shared_bytes},
         footer::{Footer, catch_panics},
+        int96,
         page_headers::{Limits, Rejection, Summary, walk_pages},
     },
 };
@@ -30,7 +31,8 @@ mod shared_values;
 ///
 /// # Errors
 /// [`Error::Corrupt`] for malformed pages, [`Error::Limit`] for a page over `max_page_bytes`, and for a block whose
-/// values, or whose dictionaries and pages in memory at once, exceed `max_block_bytes`.
+/// values, or whose dictionaries and pages in memory at once, exceed `max_block_bytes`; [`Error::Unsupported`] for an INT96
+/// timestamp outside of the range of its Arrow type.
 pub(crate) fn check_block(
     url: &str,
     footer: &Arc<Footer>,
@@ -59,6 +61,9 @@ pub(crate) fn check_block(
                 let growth = summary.page_bytes.saturating_sub(largest_page);
                 encoded.add(summary.dictionary_bytes.saturating_add(growth)).map_err(place)?;
                 largest_page += growth;
+                if chunk.column_type() == Physical::INT96 {
+                    check_timestamps(url, chunk, &sparse, leaf_type).map_err(place)?;
+                }
                 let pages = catch_panics(url, || Pages::new(&sparse, chunk)).map_err(place)?;
                 leaf_chunks.push(LeafChunk { group, chunk, pages, summary });
             }
@@ -159,6 +164,19 @@ fn check_chunk(
         return Err(Error::corrupt(url, detail));
     }
     Ok(summary)
+}
+
+/// Checks that the INT96 timestamps of a chunk fit the type that they are decoded to.
+fn check_timestamps(
+    url: &str,
+    chunk: &ColumnChunkMetaData,
+    sparse: &Arc<Sparse>,
+    leaf: &DataType,
+) -> Result<(), Error> {
+    let descriptor = chunk.column_descr_ptr();
+    // The decoder needs the pages again.
+    let found = catch_panics(url, || int96::out_of_range(Pages::new(sparse, chunk)?, &descriptor, leaf))?;
+    found.map_or(Ok(()), |detail| Err(Error::unsupported(url, detail)))
 }
 
 /// Decoded size in bytes of fixed-width values, including the levels of nested values, and of the byte arrays that data

@@ -17,17 +17,29 @@ use parquet::{
 
 use super::*;
 
+#[allow(dead_code, reason = "the fuzz target has another entry")]
 #[path = "../../../../fuzz/properties/parquet.rs"]
 mod file;
 #[path = "../../../../fuzz/properties/partition_paths.rs"]
 mod partition_paths;
 #[path = "../../../../fuzz/properties/replay.rs"]
-mod replay;
+pub(crate) mod replay;
+
+/// Memory of [`file::read`], whose blocks have at most 4 MiB: what several batches and statistics at once take.
+const FILE_BOUNDS: memory::Bounds = memory::Bounds { largest: 16 * MIB, total: 32 * MIB };
+
+/// Checks the property of Parquet files, and the memory that it takes.
+pub(crate) fn check_within_bounds(data: &[u8]) {
+    silence_decoder_panics();
+    if let Err(error) = memory::run_within(FILE_BOUNDS, file::read(data)) {
+        // The store does not fail, so that only a panic makes the file unavailable.
+        assert!(!matches!(error, Error::Unavailable { .. }), "{error}");
+    }
+}
 
 #[test]
 fn files_of_the_fuzzer_are_rows_or_an_error() {
-    silence_decoder_panics();
-    replay::replay("parquet", 30, file::check);
+    replay::replay("parquet", 30, check_within_bounds);
 }
 
 /// The nulls in the statistics of this file of 883 bytes took 512 MiB.

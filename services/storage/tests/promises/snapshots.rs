@@ -458,3 +458,35 @@ async fn a_file_over_http_without_etag_is_pinned_by_its_modification_time() {
     *header.lock() = modified(1);
     assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
 }
+
+#[tokio::test]
+async fn the_oldest_counts_of_a_dataset_are_removed_and_manifests_stay() {
+    let mut fixture = Fixture::new();
+    fixture.config.max_counts = 16;
+    fixture.restart();
+    fixture.write("a.parquet", &rows([1]));
+    let snapshot = fixture.take().await.unwrap();
+    let stored = || {
+        let names = std::fs::read_dir(fixture.manifests()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let (counts, others): (Vec<_>, Vec<_>) = names.partition(|name| name.ends_with(".counts"));
+        (counts.len(), others.len())
+    };
+    for selection in 0..40_u32 {
+        fixture.state.save_counts("test", &snapshot, selection.into(), Arc::new([selection])).await.unwrap();
+        let bounded = async {
+            while stored().0 > 16 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), bounded).await.expect("old counts are removed");
+        // The clock of the file system may be as coarse as several milliseconds.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(stored(), (16, 1));
+    let load = |selection: u32| {
+        let (state, snapshot) = (fixture.state.clone(), Arc::clone(&snapshot));
+        async move { state.load_counts::<[u32; 1]>("test", &snapshot, selection.into()).await.unwrap() }
+    };
+    assert_eq!((load(39).await, load(0).await), (Some([39]), None));
+}

@@ -14,8 +14,11 @@ pub struct Settings {
     /// none, no traces.
     pub endpoint: Option<String>,
     /// Fraction (0 to 1) of the calls without a `traceparent` header that are traced. Calls with the header follow its sampled
-    /// flag. Default: 0.01.
+    /// flag, up to `max_caller_sampled`. Default: 0.01.
     pub sample: f64,
+    /// Maximum number of calls and lookups per second that are traced because their callers set the sampled flag. The fraction `sample`
+    /// of further ones is traced. 0 ignores the flag of sampled callers. Default: 100.
+    pub max_caller_sampled: u32,
     /// Maximum number of spans that wait for export; further spans are dropped and counted. A span takes about 1 KiB. Default:
     /// 8,192.
     pub max_queue: usize,
@@ -26,7 +29,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { endpoint: None, sample: 0.01, max_queue: 8192, timeout: Duration::from_secs(5) }
+        Self {
+            endpoint: None,
+            sample: 0.01,
+            max_caller_sampled: 100,
+            max_queue: 8192,
+            timeout: Duration::from_secs(5),
+        }
     }
 }
 

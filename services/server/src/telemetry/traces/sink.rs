@@ -6,16 +6,18 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{clock::Clock, export::count_dropped};
+use super::{clock::Clock, export::count_dropped, rate_limit::RateLimit};
 
 /// Sink of the spans of a server with a collector.
 pub(super) struct Sink {
     pub(super) spans: mpsc::Sender<SpanData>,
     /// Fraction of calls without a `traceparent` that are traced, 0 to 1.
     pub(super) sample: f64,
+    /// Limit of the calls whose callers decide that they are traced.
+    pub(super) by_callers: RateLimit,
     pub(super) scope: InstrumentationScope,
     pub(super) ids: RandomIdGenerator,
     pub(super) clock: Clock,
@@ -25,8 +27,18 @@ pub(super) struct Sink {
 }
 
 impl Sink {
+    /// Decides whether a call with the `traceparent` `caller` is traced: as its caller says, or at random without one and above
+    /// the limit.
+    pub(super) fn traces(&self, caller: Option<&SpanContext>, now: Instant) -> bool {
+        match caller {
+            Some(caller) if !caller.is_sampled() => false,
+            Some(_) if self.by_callers.allows(now) => true,
+            Some(_) | None => self.is_sampled(),
+        }
+    }
+
     /// Decides at random whether a call without a `traceparent` is traced.
-    pub(super) fn is_sampled(&self) -> bool {
+    fn is_sampled(&self) -> bool {
         // A uniformly distributed multiple of 2^-53.
         let chance =
             (u64::from_be_bytes(self.ids.new_span_id().to_bytes()) >> 11) as f64 / (1_u64 << 53) as f64;

@@ -7,12 +7,21 @@ use super::*;
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const NOT_TRACED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-/// Returns traces with a queue of `max_queue` spans, and the queue.
+/// Returns traces with a queue of `max_queue` spans, and the queue. No test has as many calls as the limit of sampled callers.
 fn traces(sample: f64, max_queue: usize) -> (Traces, mpsc::Receiver<SpanData>) {
+    limited_traces(sample, max_queue, 1_000_000)
+}
+
+fn limited_traces(
+    sample: f64,
+    max_queue: usize,
+    max_caller_sampled: u32,
+) -> (Traces, mpsc::Receiver<SpanData>) {
     let (spans, queue) = mpsc::channel(max_queue);
     let sink = Sink {
         spans,
         sample,
+        by_callers: RateLimit::new(max_caller_sampled, Instant::now()),
         scope: InstrumentationScope::builder("test").build(),
         ids: RandomIdGenerator::default(),
         clock: Clock::new(),
@@ -54,6 +63,21 @@ fn an_unsampled_caller_is_not_traced_and_others_are_sampled_at_random() {
         let count = (0..1000).filter(|_| traces.call("x", &HeaderMap::new()).is_some()).count();
         assert!(expected.contains(&count), "{count} of 1000 at {sample}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_cannot_have_more_calls_traced_than_the_limit_and_the_sample() {
+    for (sample, beyond) in [(0.0, 0), (1.0, 1000)] {
+        let (traces, _queue) = limited_traces(sample, 8, 10);
+        let count = || (0..1000).filter(|_| traces.call("x", &headers(CALLER)).is_some()).count();
+        let within = || (0..1000).filter(|_| traces.within("x", CALLER, None).is_some()).count();
+        assert_eq!(count(), 10.max(beyond));
+        tokio::time::advance(Duration::from_millis(250)).await;
+        // Calls and what is done within them share the limit.
+        assert_eq!([within(), count()], [2.max(beyond), beyond]);
+    }
+    let (traces, _queue) = limited_traces(0.0, 8, 0);
+    assert!(traces.call("x", &headers(CALLER)).is_none());
 }
 
 #[test]

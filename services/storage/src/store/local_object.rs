@@ -1,0 +1,148 @@
+//! Requests to whole objects of a local folder: bounded in number and time, and durable writes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind, Write},
+    path::{Path as FilePath, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use forebay_cache::spawn_blocking;
+use object_store::{PutMode, local::LocalFileSystem, path::Path};
+use tokio::time::timeout;
+
+use crate::store::location::LocalReads;
+
+/// Rate below which a write counts as hanging, in bytes per second.
+const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// Runs a request that transfers `bytes` bytes. A request that hangs keeps its permit, and with it one blocking thread, until it
+/// ends, even if the caller has stopped waiting.
+///
+/// # Errors
+/// The error of the request; an error if all permits are taken, or the request takes longer than the timeout and 1 s per MiB.
+pub(crate) async fn in_time<T: Send + 'static>(
+    reads: &LocalReads,
+    bytes: u64,
+    request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+) -> object_store::Result<T> {
+    let permits = Arc::clone(&reads.permits);
+    let Ok(permit) = timeout(reads.timeout, permits.acquire_owned()).await else {
+        let limit = reads.timeout;
+        return Err(late(format!(
+            "all requests to the folder are busy for {limit:?}; see storage.concurrent_local_reads"
+        )));
+    };
+    let request = tokio::spawn(async move {
+        let outcome = request.await;
+        drop(permit);
+        outcome
+    });
+    let limit = reads.timeout + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND);
+    match timeout(limit, request).await {
+        Ok(outcome) => outcome?,
+        Err(_) => {
+            Err(late(format!("the file system did not answer within {limit:?}; see storage.request_timeout")))
+        }
+    }
+}
+
+/// Error of a request that took too long.
+fn late(reason: String) -> object_store::Error {
+    failed(io::Error::new(ErrorKind::TimedOut, reason))
+}
+
+fn failed(error: io::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "local", source: Box::new(error) }
+}
+
+/// Writes a whole object, which a power cut does not remove or truncate once this returns. A cut before that leaves the previous
+/// object.
+///
+/// # Errors
+/// [`object_store::Error::AlreadyExists`] with [`PutMode::Create`] if there is an object; errors of the file system.
+pub(crate) async fn put(path: Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
+    let file = LocalFileSystem::new().path_to_filesystem(&path)?;
+    let written = spawn_blocking(move || write(&file, &bytes, &mode, |_| {})).await?;
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            object_store::Error::AlreadyExists { path: path.to_string(), source: Box::new(error) }
+        }
+        _ => failed(error),
+    })
+}
+
+/// Step of a write, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The bytes are on disk, in a file with a temporary name.
+    Content,
+    /// The file has its name.
+    Name,
+    /// The name is on disk.
+    Folder,
+}
+
+/// Writes `bytes` to a file in the folder of `path`, which is then renamed. `after` is called after each step.
+fn write(path: &FilePath, bytes: &[u8], mode: &PutMode, mut after: impl FnMut(Step)) -> io::Result<()> {
+    let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
+    create_folders(folder)?;
+    let (mut file, temporary) = temporary_file(path)?;
+    let named = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| {
+        // Some file systems of user space upload a file when it is closed.
+        drop(file);
+        after(Step::Content);
+        match mode {
+            PutMode::Create => fs::hard_link(&temporary, path),
+            PutMode::Overwrite | PutMode::Update(_) => fs::rename(&temporary, path),
+        }
+    });
+    if named.is_err() || *mode == PutMode::Create {
+        drop(fs::remove_file(&temporary));
+    }
+    named?;
+    after(Step::Name);
+    sync_folder(folder)?;
+    after(Step::Folder);
+    Ok(())
+}
+
+/// Creates a file whose name listings ignore: `#` and a number follow the name of `path`.
+fn temporary_file(path: &FilePath) -> io::Result<(File, PathBuf)> {
+    for number in 1_u64.. {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("#{number}"));
+        match OpenOptions::new().write(true).create_new(true).open(&name) {
+            Ok(file) => return Ok((file, name.into())),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+/// Creates a folder and those above it, on disk.
+fn create_folders(folder: &FilePath) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().ok_or(ErrorKind::NotFound)?;
+    create_folders(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => sync_folder(parent),
+    }
+}
+
+fn sync_folder(folder: &FilePath) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some network file systems cannot, and need not.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use object_store::ObjectStoreExt;
+
+use super::*;
+use crate::{Config, Error, Location, State};
+
+#[test]
+fn an_object_is_on_disk_before_it_has_its_name_and_its_name_before_the_write_returns() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("some/folder/a.job");
+    for (content, mode) in [("old", PutMode::Create), ("new one", PutMode::Overwrite)] {
+        let before = fs::read(&path).ok();
+        let mut steps = Vec::new();
+        let observe = |step| {
+            let named = fs::read(&path).ok();
+            match step {
+                Step::Content => assert_eq!(named, before),
+                Step::Name | Step::Folder => assert_eq!(named.unwrap(), content.as_bytes()),
+            }
+            steps.push(step);
+        };
+        write(&path, content.as_bytes(), &mode, observe).unwrap();
+        assert_eq!(steps, [Step::Content, Step::Name, Step::Folder]);
+    }
+    let names: Vec<_> =
+        fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(names, [path]);
+}
+
+#[test]
+fn a_write_that_may_not_replace_keeps_the_object_and_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.manifest");
+    write(&path, b"first", &PutMode::Create, |_| {}).unwrap();
+    let error = write(&path, b"second", &PutMode::Create, |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn files_that_an_interrupted_write_left_are_not_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes/a.note");
+    create_folders(path.parent().unwrap()).unwrap();
+    drop(temporary_file(&path).unwrap());
+    let state = state(directory.path(), &Config::default());
+    let documents = state.documents("notes", "note", 1000);
+    documents.put("a", &1).await.unwrap();
+    let names: Vec<String> = documents.list().await.unwrap().into_iter().map(|meta| meta.name).collect();
+    assert_eq!(names, ["a"]);
+    assert_eq!(documents.get("a").await.unwrap(), Some(1));
+}
+
+fn state(directory: &FilePath, config: &Config) -> State {
+    State::open(Location::parse(&directory.to_string_lossy(), config).unwrap(), None, config)
+}
+
+/// Replaces `path` by a named pipe. Opening a pipe that has no writer hangs.
+#[cfg(unix)]
+fn replace_by_pipe(path: &FilePath) {
+    drop(fs::remove_file(path));
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn requests_to_a_folder_that_hangs_end_and_take_a_limited_number_of_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        request_timeout: Duration::from_millis(200),
+        concurrent_local_reads: 2,
+        ..Config::default()
+    };
+    let documents = state(directory.path(), &config).documents("notes", "note", 1000);
+    documents.put("a", &1).await.unwrap();
+    documents.put("b", &2).await.unwrap();
+    let pipe = directory.path().join("notes/a.note");
+    replace_by_pipe(&pipe);
+    for attempt in 0..3 {
+        let Err(Error::Unavailable { source, .. }) = documents.get::<i32>("a").await else { panic!() };
+        let expected =
+            if attempt < 2 { "did not answer within" } else { "all requests to the folder are busy" };
+        let source = source.to_string();
+        assert!(source.contains(expected), "{attempt}: {source}");
+    }
+    // Other locations have their own permits.
+    let other = tempfile::tempdir().unwrap();
+    let other = state(other.path(), &config).documents("notes", "note", 1000);
+    other.put("b", &2).await.unwrap();
+    assert_eq!(other.get("b").await.unwrap(), Some(2));
+    // Once the disk answers, its permits are free again. A pipe that is open for both has a writer. It stays open, because an open
+    // that has not begun yet would hang, and keep the test from ending.
+    std::mem::forget(OpenOptions::new().read(true).write(true).open(&pipe).unwrap());
+    let recovered = async { while documents.get::<i32>("b").await.is_err() {} };
+    timeout(Duration::from_secs(60), recovered).await.expect("the folder answers again");
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_exist_is_not_found_whatever_the_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let location = Location::parse(&directory.path().to_string_lossy(), &Config::default()).unwrap();
+    let reads = location.local_reads().unwrap();
+    let store = Arc::clone(location.store());
+    let path = location.child("missing").unwrap().0;
+    let found = in_time(reads, 0, async move { store.head(&path).await }).await;
+    assert!(matches!(found, Err(object_store::Error::NotFound { .. })), "{found:?}");
+}
