@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz mutants clean
+.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel wheel-manylinux lint docs prose deploy-check load nightly bench fuzz mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,10 @@ wheel: ## the Python package with the server, under target/python/wheels
 	$(CARGO) build --release --workspace
 	$(PYTHON) $(PACKAGE)/prepare.py
 
+wheel-manylinux: ## the wheel for Linux with glibc 2.28 or later, under target/python/manylinux; verified by auditwheel
+	$(CARGO) build --release --workspace
+	$(PYTHON) $(PACKAGE)/manylinux.py
+
 lint: ## formatting, language, import cycles, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
 	.ci/prose
@@ -75,7 +79,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks
+nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks, the wheel for older Linux
 	mkdir -p $(RESULTS)
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
@@ -90,6 +94,7 @@ nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, h
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
 	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
 	$(CARGO) bench --workspace
+	$(MAKE) wheel-manylinux
 	@echo "results: $(RESULTS)"
 
 bench: ## the benchmarks of docs/explanation/benchmarks.md

@@ -42,12 +42,17 @@ def environment(name: str, lock: Path) -> Path:
     return install(HOME / name, lock)
 
 
-def build_wheel() -> Path:
-    """Builds the wheel, including the server's binary."""
-    maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
+def install_server() -> None:
+    """Copies the server's binary to the place where the wheel gets it from."""
     scripts = HERE / "forebay.data" / "scripts"
     scripts.mkdir(parents=True, exist_ok=True)
     shutil.copy2(ROOT / "target" / "release" / "forebay", scripts / "forebay")
+
+
+def build_wheel() -> Path:
+    """Builds the wheel, including the server's binary."""
+    maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
+    install_server()
     shutil.rmtree(HOME / "wheels", ignore_errors=True)
     run(maturin, "build", "--release", "--locked", "--out", HOME / "wheels", cwd=HERE)
     return next((HOME / "wheels").glob("*.whl"))
