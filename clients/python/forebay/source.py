@@ -1,4 +1,4 @@
-"""What delivers the items of an iteration over a training dataset."""
+"""Sources of the items of an iteration over a training dataset."""
 
 from __future__ import annotations
 
