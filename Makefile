@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel wheel-manylinux lint docs prose deploy-check load nightly bench fuzz mutants clean
+.PHONY: help demo test test-rust test-checked test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly bench fuzz mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -47,6 +47,9 @@ test-python: wheel ## tests of the installed Python wheel
 	@if [ -e target/python/torch.missing ]; then \
 		echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; [ "$$FOREBAY_STRICT_SKIPS" != 1 ]; \
 	else target/python/torch/bin/python -m pytest $(PACKAGE)/tests; fi
+
+test-python-versions: wheel ## tests of the wheel with each version of Python from 3.9 to 3.14 that this machine has
+	$(PYTHON) $(PACKAGE)/versions.py target/python/wheels/*.whl
 
 wheel: ## the Python package with the server, under target/python/wheels
 	$(CARGO) build --release --workspace
