@@ -281,7 +281,7 @@ class Client:
         Raises:
             TypeError: An option would change the order or the rows.
         """
-        fixed = {"seed": 0, "shuffle": {"none": {}}, "remainder": "PAD", "mix": None}
+        fixed: dict[str, Any] = {"seed": 0, "shuffle": {"none": {}}, "remainder": "PAD", "mix": None}
         if taken := sorted(fixed.keys() & options.keys()):
             raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
         return self.train(dataset, batch_size=batch_size, **fixed, **options)
