@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz mutants clean
+.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly bench fuzz mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,8 +56,14 @@ test-python: wheel test-data ## tests of the installed Python wheel
 		echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; [ "$$FOREBAY_STRICT_SKIPS" != 1 ]; \
 	else target/python/torch/bin/python -m pytest $(PACKAGE)/tests; fi
 
+test-python-versions: wheel ## tests of the wheel with each version of Python from 3.9 to 3.14 that this machine has
+	$(PYTHON) $(PACKAGE)/versions.py target/python/wheels/*.whl
+
 wheel: binaries ## the Python package with the server, under target/python/wheels
 	$(PYTHON) $(PACKAGE)/prepare.py
+
+wheel-manylinux: binaries ## the wheel for Linux with glibc 2.28 or later, under target/python/manylinux; verified by auditwheel
+	$(PYTHON) $(PACKAGE)/manylinux.py
 
 lint: ## formatting, language, import cycles, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
@@ -82,7 +88,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, Slurm, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs each of the training path and of a cluster, benchmarks
+nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, Slurm, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs each of the training path and of a cluster, benchmarks, the wheel for older Linux
 	mkdir -p $(RESULTS)
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
@@ -98,6 +104,7 @@ nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloade
 	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
 	FOREBAY_SIMULATION_SEEDS=10000 FOREBAY_SIMULATION_LARGE=20 $(CARGO) test --release -p forebay-placement --test cluster -- --nocapture
 	$(CARGO) bench --workspace
+	$(MAKE) wheel-manylinux
 	@echo "results: $(RESULTS)"
 
 bench: ## the benchmarks of docs/explanation/benchmarks.md

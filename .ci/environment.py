@@ -88,8 +88,12 @@ def install(folder: Path, lock: Path) -> Path:
     return python_of(folder)
 
 
-def uv(*arguments: str | Path) -> str:
+def uv(*arguments: str | Path, env: dict[str, str] | None = None) -> str:
     """Runs uv, which is installed if necessary, and returns its standard output.
+
+    Args:
+        arguments: Arguments of uv.
+        env: Variables that are added to the environment.
 
     Raises:
         Unavailable: uv cannot be installed or failed.
@@ -104,7 +108,7 @@ def uv(*arguments: str | Path) -> str:
         stamp.write_text(_identity(UV_LOCK))
     # The cache is on the file system of the environments, so that uv links files instead of copying them.
     settings = {"UV_CACHE_DIR": str(TARGET / "uv-cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1"}
-    return run(program, *arguments, env=settings)
+    return run(program, *arguments, env={**settings, **(env or {})})
 
 
 def _identity(lock: Path) -> str:

@@ -2,13 +2,13 @@
 """Builds the wheel and installs it into environments of its own, below target/python.
 
     wheels/      the wheel, with the server's binary in it
-    venv/        the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy
+    venv/        the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy, pyright
     torch/       the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
     frameworks/  the wheel and requirements/bridges.txt: Lightning, Accelerate, transformers, Ray, XGBoost, Keras
 
 With `--frameworks`, it only installs the wheel that was built last into the last environment, which requires Python 3.10.
 
-Requires Python 3.9 or later with pip, PyPI, and the release binaries of the workspace. PyTorch is optional: if it cannot be
+Requires Python 3.9 or later with pip, PyPI, npm's registry, and the release binaries of the workspace. PyTorch is optional: if it cannot be
 installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
 """
 
@@ -42,19 +42,24 @@ def environment(name: str, lock: Path) -> Path:
     return install(HOME / name, lock)
 
 
-def build_wheel() -> Path:
-    """Builds the wheel, including the server's binary."""
-    maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
+def install_server() -> None:
+    """Copies the server's binary to the place where the wheel gets it from."""
     scripts = HERE / "forebay.data" / "scripts"
     scripts.mkdir(parents=True, exist_ok=True)
     shutil.copy2(ROOT / "target" / "release" / "forebay", scripts / "forebay")
+
+
+def build_wheel() -> Path:
+    """Builds the wheel, including the server's binary."""
+    maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
+    install_server()
     shutil.rmtree(HOME / "wheels", ignore_errors=True)
     run(maturin, "build", "--release", "--locked", "--out", HOME / "wheels", cwd=HERE)
     return next((HOME / "wheels").glob("*.whl"))
 
 
 def install_wheel(python: Path, wheel: Path) -> None:
-    """Installs the wheel without its dependencies, which the lock files contain."""
+    """Installs a wheel without its dependencies, which the lock files contain."""
     uv("pip", "install", "--quiet", "--offline", "--no-deps", "--reinstall", "--python", python, wheel)
 
 
@@ -83,7 +88,10 @@ def main() -> int:
             install_wheel(environment("frameworks", LOCKS / "bridges.txt"), next((HOME / "wheels").glob("*.whl")))
             return 0
         wheel = build_wheel()
-        install_wheel(environment("venv", LOCKS / "test.txt"), wheel)
+        python = environment("venv", LOCKS / "test.txt")
+        # Downloads the program from npm.
+        run(python, "-m", "pyright", "--version", env={"PYRIGHT_PYTHON_CACHE_DIR": str(HOME / "venv" / "pyright")})
+        install_wheel(python, wheel)
     except (Unavailable, OSError) as reason:
         say(str(reason))
         return 1

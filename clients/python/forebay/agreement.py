@@ -117,7 +117,7 @@ def _description(seen: dict[str, Any]) -> str:
     )
 
 
-def _set(store: RendezvousStore, key: str, value: str) -> None:
+def _set(store: Any, key: str, value: str) -> None:
     # Some stores do not support empty values.
     value = "=" + value
     if hasattr(store, "set"):
@@ -126,7 +126,7 @@ def _set(store: RendezvousStore, key: str, value: str) -> None:
         store[key] = value
 
 
-def _get(store: RendezvousStore, key: str, until: float) -> str:
+def _get(store: Any, key: str, until: float) -> str:
     if hasattr(store, "set"):
         try:
             value: Any = store.get(key)

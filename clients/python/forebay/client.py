@@ -70,8 +70,10 @@ def connect(
         key: PEM file with the private key of `certificate`.
         server_name: Name expected in the server's certificate. Default: the host of its URL.
         retry_deadline: Time limit for one batch or one call in seconds, including all attempts on all servers.
-        attempt_timeout: Time without received data after which the next server is asked, in seconds. It doubles after each
-            round over all servers. Lookups that a server does not answer in this time are sent again.
+        attempt_timeout: Time without received data after which the next server is asked, in seconds. Doubles after each
+            round over all servers, and is at least the time that the batch or call has taken so far. In the first round it is
+            at most half of the remaining time. Later attempts for which that would be too short, and attempts with a single
+            server, last until the deadline. Lookups that a server does not answer in this time are sent again.
         failback_interval: Time in seconds after which a client that uses another server than the first URL tries that one
             again.
         connect_timeout: Time limit for opening a connection, in seconds.
@@ -303,7 +305,7 @@ class Client:
         Raises:
             TypeError: An option would change the order or the rows.
         """
-        fixed = {"seed": 0, "shuffle": {"none": {}}, "partitions": None, "remainder": "PAD", "mix": None}
+        fixed: dict[str, Any] = {"seed": 0, "shuffle": {"none": {}}, "partitions": None, "remainder": "PAD", "mix": None}
         if taken := sorted(fixed.keys() & options.keys()):
             raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
         return self.train(dataset, batch_size=batch_size, **fixed, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 from forebay import ranks
 
@@ -26,8 +26,8 @@ def cuda_number(device: Any) -> int:
     number = str(device).partition(":")[2]
     if number:
         return int(number)
-    torch = sys.modules.get("torch")
-    has_cuda = torch is not None and torch.cuda.is_available()
+    torch = cast(Any, sys.modules.get("torch"))
+    has_cuda = hasattr(torch, "cuda") and torch.cuda.is_available()
     if has_cuda and torch.cuda.current_device() > 0:
         return torch.cuda.current_device()
     local, visible = ranks.local_rank() or 0, os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -83,7 +83,7 @@ def open(
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
-    return Dataset(client, cluster.open(), request["url"], keys)
+    return Dataset(client, cluster.open(), str(request["url"]), keys)
 
 
 class Dataset:

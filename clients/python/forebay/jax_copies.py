@@ -19,7 +19,8 @@ class _Pending:
     def release(self) -> None:
         """Releases the sources of all copies up to the last one that is known to be made."""
         for made in range(len(self.copies), 0, -1):
-            copy = self.copies[made - 1][0]
+            # JAX has no types for its method is_ready.
+            copy: Any = self.copies[made - 1][0]
             # A copy that a computation has taken over does not say whether it is made.
             if not copy.is_deleted() and copy.is_ready():
                 for _ in range(made):

@@ -13,11 +13,11 @@ import time
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from forebay.binary import binary
 from forebay.errors import ServerStartError
-from forebay.folders import cache_folder, private, runtime_folder
+from forebay.folders import RELEASE_TIMEOUT_S, cache_folder, private, runtime_folder
 
 LOG = logging.getLogger("forebay")
 
@@ -28,6 +28,10 @@ START_TIMEOUT_S = 120
 POLL_S = 0.01
 # Time between two attempts to start a server that does not start.
 RESTART_DELAY_S = 1.0
+# Part of the server's message for a cache folder that is locked.
+DIRECTORY_IN_USE = "is used by another server"
+# Time between two attempts to start a server while the last one stops.
+RETRY_S = 0.1
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
 # Lines of the log that are part of an exception.
@@ -127,7 +131,7 @@ class LocalServer:
                 # A server that stopped has removed its socket, one that was killed has not.
                 continues = settings is None or (not settings and self.socket.exists())
                 last = self._last_start()
-                self._start(last.get("settings", {}) if continues else settings or {}, last.get("cache_dir"))
+                self._start(last.get("settings", {}) if continues else settings or {}, last)
 
     def _last_start(self) -> dict[str, Any]:
         try:
@@ -135,19 +139,50 @@ class LocalServer:
         except (OSError, ValueError):
             return {}
 
-    def _start(self, settings: Mapping[str, Any], last_cache_dir: str | None) -> None:
-        """Starts the server and waits until it accepts connections. The lock has to be held."""
+    def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+        """Starts the server and waits until it accepts connections. The lock has to be held.
+
+        Args:
+            settings: Settings of the server.
+            last: What `last-start.json` has about the last start.
+        """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
         cache_dir = None
         if "cache_dir" not in flags and "FOREBAY_CACHE_DIR" not in os.environ:
             # The state in it has the snapshots of running trainings.
-            cache_dir = str(cache_folder(None if last_cache_dir is None else Path(last_cache_dir)))
+            used = last.get("cache_dir")
+            cache_dir = str(cache_folder(None if used is None else Path(used)))
             flags["cache_dir"] = cache_dir
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
         command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]
         for name, value in flags.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
+        deadline = None
+        while True:
+            try:
+                pid = self._launch(command)
+                break
+            except ServerStartError as error:
+                deadline = deadline or time.monotonic() + RELEASE_TIMEOUT_S
+                # A server that stops has removed its socket before it unlocks its cache folder.
+                is_stopping = DIRECTORY_IN_USE in str(error) and _is_alive(last.get("pid"))
+                if not is_stopping or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+        scratch = self.folder / "last-start.new"
+        scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir, "pid": pid}))
+        scratch.replace(self.folder / "last-start.json")
+
+    def _launch(self, command: Sequence[str]) -> int:
+        """Runs the command of a server, and waits until it accepts connections.
+
+        Returns:
+            The process id.
+
+        Raises:
+            ServerStartError: It does not start. The message has that of the server.
+        """
         for process in _started:
             process.poll()
         with open(self.folder / "server.log", "ab", opener=_owner_only) as log:
@@ -174,9 +209,7 @@ class LocalServer:
                 process.wait()
                 raise ServerStartError(f"the server was not ready within {START_TIMEOUT_S} s: {self._log_since(begin)}")
             time.sleep(POLL_S)
-        scratch = self.folder / "last-start.new"
-        scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir}))
-        scratch.replace(self.folder / "last-start.json")
+        return process.pid
 
     def _log_since(self, begin: int) -> str:
         """Returns the last lines of the log after position `begin`."""
@@ -193,6 +226,17 @@ def local_server() -> LocalServer:
     folder = runtime_folder()
     with _servers_lock:
         return _servers.setdefault(folder, LocalServer(folder))
+
+
+def _is_alive(pid: int | None) -> bool:
+    """Returns true if a process of this user has the id. It may have ended without being waited for."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _owner_only(path: str, flags: int) -> int:

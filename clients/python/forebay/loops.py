@@ -16,7 +16,8 @@ class LoaderLoops:
     """The plan and the current loop of a training dataset, shared by a process and the workers of its DataLoaders.
 
     The entry of a process is a dict with `planned`, the plan that all its workers use; `loop`, the number of the last loop, or
-    None after the process itself has moved; and `epoch` and `step`, the start of that loop, or of the next one.
+    None after the process itself has moved; `epoch` and `step`, the start of that loop or the position of the process; and
+    `is_fresh`, true if the next loop continues at the position of the process instead of the next epoch.
 
     Other copies of a dataset share nothing: a pickled one, unless it is an argument of a new process.
     """

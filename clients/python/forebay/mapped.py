@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import pickle
 import time
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 from forebay.batch import Batch
 from forebay.errors import WorkerError
+from forebay.source import WAS_RELOADED, Received
 from forebay.workers import Workers
 
 # Maximum number of lanes of the protocol.
 MAX_WORKERS = 256
 
 
-class MappedDataset:
+Result = TypeVar("Result")
+
+
+class MappedDataset(Generic[Result]):
     """The results `f(batch)` for the batches of a training dataset, in their order, as `TrainingDataset.map` returns them.
 
     It is used like the training dataset, and both have one position: each iteration is the next epoch, and `state_dict`
@@ -30,7 +34,7 @@ class MappedDataset:
     """
 
     def __init__(
-        self, dataset: Any, item: Callable[[Batch], Any], f: Callable[[Any], Any], workers: int, prefetch: int
+        self, dataset: Any, item: Callable[[Batch], Any], f: Callable[[Any], Result], workers: int, prefetch: int
     ) -> None:
         if not 0 <= workers <= MAX_WORKERS:
             raise ValueError(f"workers is {workers}, expected 0 to {MAX_WORKERS}")
@@ -40,7 +44,9 @@ class MappedDataset:
         self._count, self._prefetch = workers, prefetch
         self._pickled = _pickled(self._function, f) if workers else b""
         self._workers: Workers | None = None
+        # The plan of the results of the workers, and the end of their epochs.
         self._plan: dict[str, Any] | None = None
+        self._workers_last: int | None = None
         self._stats = {"batches": 0, "rows": 0, "bytes": 0, "wait_seconds": 0.0, "compute_seconds": 0.0}
         self._stats |= {"retries": 0, "restarts": 0}
 
@@ -66,7 +72,7 @@ class MappedDataset:
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return self._dataset.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Result]:
         """Starts the next epoch, or continues the current one after `load_state_dict` or an error.
 
         Yields:
@@ -75,8 +81,19 @@ class MappedDataset:
         Raises:
             RuntimeError: The dataset was closed or reloaded during the iteration, or a later iteration has started.
         """
+        self._begin()
         self._dataset._begin()
-        return self._iterate()
+        return self._dataset._iterate(self._results)
+
+    def epochs(self, count: int) -> Iterator[Result]:
+        """Iterates over the results of `count` epochs without a pause between them. See `TrainingDataset.epochs`."""
+        self._begin()
+        return self._dataset._through(count, "epochs", self._results)
+
+    def steps(self, count: int) -> Iterator[Result]:
+        """Iterates over the results of `count` steps, over as many epochs as they need. See `TrainingDataset.steps`."""
+        self._begin()
+        return self._dataset._through(count, "steps", self._results)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint: that of the training dataset, without the results that the loop has not received.
@@ -108,88 +125,89 @@ class MappedDataset:
             if workers.is_of_this_process:
                 workers.close()
 
-    def _iterate(self) -> Iterator[Any]:
-        """Yields the results of one epoch, or of the rest of it."""
-        ds, steps = self._dataset, self._dataset.steps_per_epoch
-        ds._check_place()
-        if not ds._advance(steps):
-            return
-        ds._fresh = True
-        ds._loops += 1
-        loop, bar, requested = ds._loops, ds._bar(steps), time.perf_counter()
-        try:
-            while ds._step < steps:
-                position = ds._epoch, ds._step
-                result = self._next(position, steps)
-                ds._step, ds._fresh = ds._step + 1, False
-                if bar is not None:
-                    bar.update()
-                delivered = time.perf_counter()
-                self._stats["wait_seconds"] += delivered - requested
-                yield result
-                requested = time.perf_counter()
-                self._stats["compute_seconds"] += requested - delivered
-                if loop != ds._loops:
-                    raise RuntimeError("a later iteration over this dataset has started and ended this one")
-                if (ds._epoch, ds._step) != (position[0], position[1] + 1):
-                    raise RuntimeError("the dataset was closed or reloaded during the iteration")
-                for callback in ds._callbacks:
-                    callback(ds)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            # A later iteration has its own position.
-            ds._fresh = ds._fresh or loop == ds._loops
-            raise
-        finally:
-            if bar is not None:
-                bar.close()
-            is_continued = ds._step == steps and ds._last is not None and ds._epoch + 1 < ds._last
-            if loop == ds._loops and not is_continued:
-                ds.close()
-                if self._workers is not None and self._workers.is_of_this_process:
-                    self._workers.stop()
+    def _begin(self) -> None:
+        """Called before each iteration. Subclasses can raise here."""
 
-    def _next(self, position: tuple[int, int], steps: int) -> Any:
-        """Returns the result of the batch at a position."""
-        return self._in_this_process(position) if self._count == 0 else self._in_worker(position, steps)
+    def _results(self, last: int | None) -> Results:
+        return Results(self, last)
+
+    def _count_batch(self, rows: int, size: int, retries: int) -> None:
+        for name, value in (("batches", 1), ("rows", rows), ("bytes", size), ("retries", retries)):
+            self._stats[name] += value
+
+
+class Results:
+    """The results of one iteration over a mapped dataset."""
+
+    def __init__(self, mapped: MappedDataset[Any], last: int | None) -> None:
+        self._mapped, self._dataset, self._last = mapped, mapped._dataset, last
+        self._received = Received(self._dataset, last)
+        self._workers: Workers | None = None
+        # Time when the loop received the last result.
+        self._delivered: float | None = None
+
+    def next(self) -> Any:
+        """Waits for the next result."""
+        self._end_compute()
+        requested, position = time.perf_counter(), (self._dataset.epoch, self._dataset.step)
+        result = self._in_worker(position) if self._mapped._count else self._in_this_process(position)
+        self._delivered = time.perf_counter()
+        self._mapped._stats["wait_seconds"] += self._delivered - requested
+        return result
+
+    def stop(self) -> None:
+        """Closes the stream, or stops the workers, which are kept for the next iteration."""
+        self._end_compute()
+        self._dataset.close()
+        workers = self._mapped._workers
+        if workers is not None and workers.is_of_this_process:
+            workers.stop()
+
+    def _end_compute(self) -> None:
+        if self._delivered is not None:
+            self._mapped._stats["compute_seconds"] += time.perf_counter() - self._delivered
+            self._delivered = None
 
     def _in_this_process(self, position: tuple[int, int]) -> Any:
-        received = next(self._dataset._open(self._dataset._last), None)
-        if received is None:
-            raise RuntimeError("the dataset was closed or reloaded during the iteration")
-        batch = Batch(received)
+        batch = Batch(self._received.next())
         try:
-            result = self._function(batch)
+            result = self._mapped._function(batch)
         except Exception as error:
             place = f"at epoch {position[0]}, step {position[1]}"
             cause = WorkerError(f"{place}: {type(error).__name__}", None, *position)
             cause.__cause__ = error.__cause__
             raise error from cause
-        self._count_batch(len(batch), batch.nbytes, 0)
+        self._mapped._count_batch(len(batch), batch.nbytes, 0)
         return result
 
-    def _in_worker(self, position: tuple[int, int], steps: int) -> Any:
-        if self._workers is None or self._workers.is_closed or not self._workers.is_of_this_process:
-            self._workers = Workers(self._count, self._prefetch, self._pickled, self._dataset._cluster)
+    def _in_worker(self, position: tuple[int, int]) -> Any:
+        mapped = self._mapped
+        workers, plan = self._workers_of(mapped), self._dataset._plan()
         # The plan is another one after `load_state_dict`.
-        if self._workers.cursor != position or self._plan is not self._dataset._plan():
-            self._plan = self._dataset._plan()
+        if (workers.cursor, mapped._workers_last) != (position, self._last) or mapped._plan is not plan:
+            mapped._plan, mapped._workers_last = plan, self._last
             epoch, step = position
-            epochs = 1 if self._dataset._last is None else self._dataset._last - epoch
+            epochs = 1 if self._last is None else self._last - epoch
             request = {**self._dataset._pinned(), "epoch": epoch, "start_step": step, "epochs": epochs}
-            self._workers.start(request, steps)
-        before = self._workers.restarts
-        message, value = self._workers.next()
+            workers.start(request, self._dataset.steps_per_epoch)
+        before = workers.restarts
+        message, value = workers.next()
         if (message.epoch, message.step) != position:
             raise RuntimeError(f"a worker delivered epoch {message.epoch}, step {message.step}, expected {position}")
-        self._stats["restarts"] += self._workers.restarts - before
-        self._count_batch(message.rows, message.bytes, message.retries)
+        mapped._stats["restarts"] += workers.restarts - before
+        mapped._count_batch(message.rows, message.bytes, message.retries)
         return value
 
-    def _count_batch(self, rows: int, size: int, retries: int) -> None:
-        for name, value in (("batches", 1), ("rows", rows), ("bytes", size), ("retries", retries)):
-            self._stats[name] += value
+    def _workers_of(self, mapped: MappedDataset[Any]) -> Workers:
+        """Returns the workers, which are started in the first iteration of a process."""
+        workers = mapped._workers
+        if self._workers is not None and workers is not self._workers:
+            raise RuntimeError(WAS_RELOADED)
+        if workers is None or workers.is_closed or not workers.is_of_this_process:
+            workers = Workers(mapped._count, mapped._prefetch, mapped._pickled, self._dataset._cluster)
+            mapped._workers = workers
+        self._workers = workers
+        return workers
 
 
 def _apply(f: Callable[[Any], Any], item: Callable[[Batch], Any], batch: Batch) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Generic, Iterable, Iterator, TypeVar
+from typing import Any, Generic, Iterable, Iterator, TypeVar, cast
 
 from forebay.gpu import Gpu
 
@@ -151,7 +151,7 @@ def _copy_seconds(loader: Any) -> float:
     """Returns the duration of copies to a device in seconds, or 0 if the loader does not report it."""
     stats = getattr(loader, "stats", None)
     try:
-        return float(stats()["copy_seconds"]) if callable(stats) else 0.0
+        return float(cast(Any, stats)()["copy_seconds"]) if callable(stats) else 0.0
     except (KeyError, TypeError):
         return 0.0
 

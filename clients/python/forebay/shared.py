@@ -57,7 +57,8 @@ def write(file: SharedFile, result: Any) -> list[int]:
     Raises:
         Exception: The result cannot be pickled.
     """
-    pickled, buffers = io.BytesIO(), []
+    pickled = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
     _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(result)
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     sizes = [part.nbytes for part in parts]
@@ -70,11 +71,12 @@ def write(file: SharedFile, result: Any) -> list[int]:
 
 def read(file: SharedFile, sizes: Sequence[int]) -> Any:
     """Returns the result that `write` wrote. Its arrays have memory of their own."""
-    view, start, parts = memoryview(file.view(_end(sizes))), 0, []
+    view, start = memoryview(file.view(_end(sizes))), 0
+    parts: list[memoryview] = []
     for size in sizes:
         part = np.empty(size, np.uint8)
         part[:] = np.frombuffer(view, np.uint8, size, start) if size else 0
-        parts.append(memoryview(part))
+        parts.append(part.data)
         start += _aligned(size)
     return pickle.loads(parts[0], buffers=parts[1:])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, cast
 
 import torch.utils.data
 
@@ -20,7 +20,7 @@ class Overtaken(Exception):
     """A worker of a DataLoader begins a loop that has ended."""
 
 
-class TorchMappedDataset(MappedDataset, torch.utils.data.IterableDataset):  # type: ignore[misc]
+class TorchMappedDataset(MappedDataset[Any], torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The results of `TrainingDataset.map`, for `DataLoader(results, batch_size=None, num_workers=0)`.
 
     Raises:
@@ -28,11 +28,10 @@ class TorchMappedDataset(MappedDataset, torch.utils.data.IterableDataset):  # ty
             DataLoader that Accelerate has prepared.
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def _begin(self) -> None:
         _check_not_prepared(self)
         if torch.utils.data.get_worker_info() is not None:
             raise RuntimeError("num_workers must be 0: use the argument workers of map instead")
-        return super().__iter__()
 
 
 class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDataset):  # type: ignore[misc]
@@ -105,7 +104,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             self._has_own_state = True
             return
         with self._loader_loops.entry(os.getpid()) as entry:
-            entry.update(planned=self._loaded, loop=None, epoch=self._epoch, step=self._step)
+            entry.update(self._place_of_loop(), planned=self._loaded)
 
     def _begin(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
@@ -117,8 +116,16 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             if entry.get("loop") is not None:
                 # Loops over DataLoaders are iterations, too.
                 self._epoch, self._step, self._fresh = entry["epoch"] + 1, 0, True
-            for name in ("loop", "epoch", "step"):
-                entry.pop(name, None)
+                entry.update(self._place_of_loop())
+
+    def _moved(self) -> None:
+        # Workers that a DataLoader keeps have the position of their last loop.
+        with self._loader_loops.entry(os.getpid()) as entry:
+            entry.update(self._place_of_loop())
+
+    def _place_of_loop(self) -> dict[str, Any]:
+        """Returns the position in this process as an entry of `LoaderLoops`."""
+        return {"loop": None, "epoch": self._epoch, "step": self._step, "is_fresh": self._fresh}
 
     def _start(self, entry: dict[str, Any], worker: int, steps: int) -> int | None:
         """Moves to the epoch of this loop. Returns its first step, or None if this worker has a state of its own."""
@@ -140,7 +147,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             raise RuntimeError("a later loop over this dataset has started and ended this one")
         if "epoch" in entry:
             self._planned = entry.get("planned", self._planned)
-            self._epoch, self._step, self._fresh = entry["epoch"], entry["step"], last is None
+            self._epoch, self._step, self._fresh = entry["epoch"], entry["step"], last is None and entry["is_fresh"]
         self._advance(steps)
         self._fresh = False
         entry.update(loop=loop, epoch=self._epoch, step=self._step)
@@ -175,7 +182,8 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
 
 def _main_process() -> int:
     """Returns the id of the process that iterates over the DataLoader of this worker."""
-    return multiprocessing.parent_process().pid  # type: ignore[union-attr]
+    parent: Any = multiprocessing.parent_process()
+    return int(parent.pid)
 
 
 def _check_not_prepared(dataset: torch.utils.data.IterableDataset[Any]) -> None:
@@ -188,7 +196,7 @@ def _check_not_prepared(dataset: torch.utils.data.IterableDataset[Any]) -> None:
     if accelerate is None:
         return
     active = accelerate.GradientState().active_dataloader
-    wrapped = getattr(active, "dataset", None)
+    wrapped = cast(Any, getattr(active, "dataset", None))
     if isinstance(wrapped, accelerate.IterableDatasetShard):
         wrapped = wrapped.dataset
     if wrapped is dataset:

@@ -22,8 +22,10 @@ from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
 from forebay.mapped import MappedDataset
+from forebay.source import WAS_RELOADED, Received, Source
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 LOG = logging.getLogger("forebay")
 
@@ -34,6 +36,29 @@ OUTPUTS: dict[str, Callable[..., Any]] = {
     "jax": lambda batch, device, **options: batch.to_jax(**options),
     "arrow": lambda batch, device, **options: batch.to_arrow(),
 }
+
+
+class Items:
+    """The batches of one iteration over a training dataset, in the form of `output`."""
+
+    def __init__(self, dataset: TrainingDataset[Any], last: int | None, output: str) -> None:
+        self._dataset, self._received, self._make = dataset, Received(dataset, last), OUTPUTS[output]
+
+    def next(self) -> Any:
+        """Waits for a batch, and converts it."""
+        ds = self._dataset
+        batch = Batch(self._received.next(), ds._state_after)
+        if ds._device is None:
+            return self._make(batch, None, **ds._conversion)
+        started_at = time.perf_counter()
+        item = self._make(batch, ds._device, **ds._conversion)
+        if self._received.stream is not None:
+            self._received.stream.record_copy(time.perf_counter() - started_at)
+        return item
+
+    def stop(self) -> None:
+        """Closes the stream."""
+        self._dataset.close()
 
 
 class TrainingDataset(Generic[Item]):
@@ -53,7 +78,7 @@ class TrainingDataset(Generic[Item]):
     `RankMismatchError` when the ranks disagree, and any other error of `forebay.errors` according to the server's status.
     """
 
-    _mapped_class: type[MappedDataset] = MappedDataset
+    _mapped_class: type[MappedDataset[Any]] = MappedDataset
 
     def __init__(
         self,
@@ -167,7 +192,7 @@ class TrainingDataset(Generic[Item]):
             RuntimeError: The dataset was closed or reloaded during the iteration, or a later iteration has started.
         """
         self._begin()
-        return self._iterate()
+        return self._iterate(self._items)
 
     def epochs(self, count: int) -> Iterator[Item]:
         """Iterates over the batches of `count` epochs without a pause between them.
@@ -188,7 +213,7 @@ class TrainingDataset(Generic[Item]):
         Raises:
             ValueError: `count` is negative.
         """
-        return self._through(count, "epochs")
+        return self._through(count, "epochs", self._items)
 
     def steps(self, count: int) -> Iterator[Item]:
         """Iterates over the batches of `count` steps, over as many epochs as they need, without a pause between these.
@@ -205,12 +230,12 @@ class TrainingDataset(Generic[Item]):
         Raises:
             ValueError: `count` is negative.
         """
-        return self._through(count, "steps")
+        return self._through(count, "steps", self._items)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Exports the next epoch as a stream of record batches by the Arrow PyCapsule interface, whatever `output` is."""
         self._begin()
-        return epoch_stream(self._cluster.plan(self._pinned()), self._iterate(output="batch"))
+        return epoch_stream(self._cluster.plan(self._pinned()), self._iterate(lambda last: Items(self, last, "batch")))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint. Blocks at the first use.
@@ -284,7 +309,7 @@ class TrainingDataset(Generic[Item]):
         total["stall"] = wait / (wait + compute + copy) if wait > 0 else 0.0
         return total
 
-    def map(self, f: Callable[[Any], Any], *, workers: int = 0, prefetch: int = 2) -> MappedDataset:
+    def map(self, f: Callable[[Any], Result], *, workers: int = 0, prefetch: int = 2) -> MappedDataset[Result]:
         """Returns the results `f(batch)` of all batches, computed in worker processes, in the order of the batches.
 
         Each worker process reads its part of the batches itself and calls `f`. Results return through shared memory. The
@@ -329,14 +354,22 @@ class TrainingDataset(Generic[Item]):
     def _begin(self) -> None:
         """Called before each iteration. Subclasses can raise here."""
 
-    def _through(self, count: int, unit: str) -> Iterator[Any]:
-        """Yields the batches up to a number of epochs or steps of the training."""
+    def _moved(self) -> None:
+        """Called when an iteration has started, and when its end changes where the next one starts."""
+
+    def _items(self, last: int | None) -> Items:
+        return Items(self, last, self._output)
+
+    def _through(self, count: int, unit: str, source: Callable[[int | None], Source]) -> Iterator[Any]:
+        """Yields the items of a source up to a number of epochs or steps of the training."""
         if count < 0:
             raise ValueError(f"{unit}: the number is {count}, expected at least 0")
         self._begin()
-        return self._iterate_through(count, unit == "epochs")
+        return self._iterate_through(count, unit == "epochs", source)
 
-    def _iterate_through(self, count: int, are_epochs: bool) -> Iterator[Any]:
+    def _iterate_through(
+        self, count: int, are_epochs: bool, source: Callable[[int | None], Source]
+    ) -> Iterator[Any]:
         per_epoch, first = self.steps_per_epoch, int(self._request["epoch"])
         if per_epoch == 0:
             return
@@ -347,44 +380,44 @@ class TrainingDataset(Generic[Item]):
         # Continues after the last batch that was received, although the loop around it may have been left early.
         self._fresh = True
         while (rest := end - (self._epoch * per_epoch + self._step)) > 0:
-            yield from self._iterate(rest, last)
+            yield from self._iterate(source, rest, last)
         self._fresh = True
+        self._moved()
 
-    def _iterate(self, most: int | None = None, last: int | None = None, output: str | None = None) -> Iterator[Any]:
-        """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less.
+    def _iterate(
+        self, source: Callable[[int | None], Source], most: int | None = None, last: int | None = None
+    ) -> Iterator[Any]:
+        """Yields the items of one epoch, or of the rest of it, and `most` items if that is less.
 
         Args:
-            most: Maximum number of batches.
+            source: Returns what delivers the items, given the end of the epochs that follow without a pause.
+            most: Maximum number of items.
             last: End of the epochs that follow without a pause. Default: that of `epochs` of `Client.train`.
-            output: Type of the items. Default: that of the dataset.
         """
         steps, last = self.steps_per_epoch, self._last if last is None else last
         self._check_place()
-        if not self._advance(steps):
+        # The next iteration is the next epoch, unless this one fails.
+        is_started, self._fresh = self._advance(steps), False
+        self._moved()
+        if not is_started:
             return
-        # Until the first batch was received, and after an error, the next iteration starts here.
-        self._fresh = True
         self._loops += 1
         was_left = False
-        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[output or self._output]
+        loop, items, bar = self._loops, source(last), None
         end = steps if most is None else min(steps, self._step + most)
         try:
-            stream = self._open(last)
+            bar = self._bar(steps)
             while self._step < end:
-                received = next(stream, None)
-                if received is None:
-                    raise RuntimeError("the dataset was closed or reloaded during the iteration")
-                batch, self._fresh = Batch(received, self._state_after), False
-                self._step = batch.step + 1
+                epoch, step = self._epoch, self._step
+                item = items.next()
+                self._step = step + 1
                 if bar is not None:
                     bar.update()
-                started_at = time.perf_counter()
-                item = make(batch, self._device, **self._conversion)
-                if self._device is not None:
-                    stream.record_copy(time.perf_counter() - started_at)
                 yield item
                 if loop != self._loops:
                     raise RuntimeError("a later iteration over this dataset has started and ended this one")
+                if (self._epoch, self._step) != (epoch, step + 1):
+                    raise RuntimeError(WAS_RELOADED)
                 for callback in self._callbacks:
                     callback(self)
         except GeneratorExit:
@@ -392,14 +425,16 @@ class TrainingDataset(Generic[Item]):
             raise
         except BaseException:
             # A later iteration has its own position.
-            self._fresh = self._fresh or loop == self._loops
+            if loop == self._loops:
+                self._fresh = True
+                self._moved()
             raise
         finally:
             if bar is not None:
                 bar.close()
             is_continued = not was_left and self._step == steps and last is not None and self._epoch + 1 < last
             if loop == self._loops and not is_continued:
-                self.close()
+                items.stop()
 
     def _advance(self, steps: int) -> bool:
         """Moves to the start of the next iteration. Returns false if all epochs were delivered."""

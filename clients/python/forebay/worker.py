@@ -120,8 +120,9 @@ class Worker:
         """Sends the current exception."""
         error = sys.exc_info()[1]
         try:
-            pickled: bytes | None = pickle.dumps(error)
-            pickle.loads(pickled)
+            attempt = pickle.dumps(error)
+            pickle.loads(attempt)
+            pickled: bytes | None = attempt
         except Exception:  # Any error of the methods of the exception, which may be the user's.
             pickled = None
         self._channel.send(Failed(generation, epoch, step, pickled, traceback.format_exc()))

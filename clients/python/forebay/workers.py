@@ -36,7 +36,8 @@ class Workers:
     def __init__(self, count: int, prefetch: int, function: bytes, cluster: Cluster) -> None:
         self._count, self._arguments, self._parent = count, (function, cluster), os.getpid()
         self._files = [[SharedFile() for _ in range(prefetch)] for _ in range(count)]
-        self._generation, self._run, self._number = 0, None, 0
+        self._generation, self._number = 0, 0
+        self._run: _Run | None = None
         self._handles: list[_Handle] = []
         self.restarts = 0
         self._finalizer = weakref.finalize(self, _end, self._handles, self._parent)
@@ -68,7 +69,7 @@ class Workers:
         self._generation += 1
         self._run, self._number = _Run(request, steps, self._count), 0
         for worker in range(min(self._count, self._run.batches)):
-            self._read_from(worker, worker)
+            self._read_from(self._run, worker, worker)
 
     def next(self) -> tuple[Result, Any]:
         """Waits for the next result. Returns its message and the result itself.
@@ -78,7 +79,8 @@ class Workers:
             Exception: The exception of the function, whose cause is a WorkerError.
         """
         worker = self._number % self._count
-        message = self._receive(worker)
+        assert self._run is not None, "start() was called"
+        message = self._receive(self._run, worker)
         if isinstance(message, Failed):
             raise _raised(message, worker, self._count)
         handle = self._handles[worker]
@@ -116,14 +118,14 @@ class Workers:
         theirs.close()
         return _Handle(process, ours)
 
-    def _read_from(self, worker: int, number: int) -> None:
-        """Commands a worker to deliver every result of its lane from `number` on."""
+    def _read_from(self, run: _Run, worker: int, number: int) -> None:
+        """Commands a worker to deliver every result of its lane from `number` of a request on."""
         handle = self._handles[worker]
         handle.received = 0
-        handle.send(Read(self._generation, self._run.request(number)))
+        handle.send(Read(self._generation, run.request(number)))
 
-    def _receive(self, worker: int) -> Result | Failed:
-        """Waits for the next message of a worker. Restarts the worker if it has ended."""
+    def _receive(self, run: _Run, worker: int) -> Result | Failed:
+        """Waits for the next message of a worker for a request. Restarts the worker if it has ended."""
         while True:
             handle = self._handles[worker]
             try:
@@ -134,7 +136,7 @@ class Workers:
                     raise EOFError
                 message = handle.channel.recv()
             except (EOFError, OSError):
-                self._restart(worker)
+                self._restart(run, worker)
                 continue
             if isinstance(message, Unusable):
                 self.close()
@@ -148,10 +150,10 @@ class Workers:
             elif message.generation == self._generation:
                 return message
 
-    def _restart(self, worker: int) -> None:
-        """Replaces a worker that has ended. The new one continues with the next result."""
+    def _restart(self, run: _Run, worker: int) -> None:
+        """Replaces a worker that has ended. The new one continues with the next result of a request."""
         handle, number = self._handles[worker], self._number
-        epoch, step = self._run.cursor(number)
+        epoch, step = run.cursor(number)
         how = handle.reap()
         what = f"worker {worker} of {self._count} (process {handle.process.pid}) {how}"
         if not handle.is_ready and not how.startswith("was ended by"):
@@ -170,7 +172,7 @@ class Workers:
         self.restarts += 1
         self._handles[worker] = self._spawn(worker)
         self._handles[worker].restarts = handle.restarts + 1
-        self._read_from(worker, number)
+        self._read_from(run, worker, number)
 
 
 class _Run:

@@ -73,6 +73,49 @@ def test_loops_with_and_without_workers_are_consecutive_epochs(client: forebay.C
     assert found == epochs
 
 
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_loops_of_kept_workers_and_of_the_main_process_are_consecutive_epochs(
+    client: forebay.Client, epochs: list[list[str]], is_persistent: bool
+) -> None:
+    ds = dataset(client)
+    loading = loader(ds, 2, persistent_workers=is_persistent)
+    assert [digests(loading), digests(ds), digests(loading), digests(ds)] == epochs
+
+    ds = dataset(client)
+    loading = loader(ds, 2, persistent_workers=is_persistent)
+    assert digests(loading) == epochs[0]
+    for batch in ds:
+        break
+    assert digests(loading) == epochs[2], "a loop that is left early is followed by the next epoch"
+    assert digests(ds.steps(95)) == epochs[3][:5], "step 95 is in epoch 3"
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_kept_workers_continue_where_the_main_process_stopped(
+    client: forebay.Client, epochs: list[list[str]], is_persistent: bool
+) -> None:
+    ds = dataset(client)
+    loading = loader(ds, 2, persistent_workers=is_persistent)
+    assert digests(loading) == epochs[0]
+    assert digests(ds.steps(40)) == epochs[1][:10]
+    assert digests(loading) == epochs[1][10:]
+    with pytest.raises(LookupError):
+        for batch in ds:
+            raise LookupError
+    assert digests(loading) == epochs[3]
+
+    def fails(ds: forebay.TrainingDataset) -> None:
+        if (ds.epoch, ds.step) == (1, 3):
+            raise LookupError
+
+    ds = dataset(client, callbacks=[fails])
+    loading = loader(ds, 2, persistent_workers=is_persistent)
+    assert digests(loading) == epochs[0]
+    with pytest.raises(LookupError):
+        digests(ds)
+    assert digests(loading) == epochs[1][3:], "the loop after an error continues"
+
+
 def test_a_loop_that_is_left_early_is_followed_by_the_next_epoch(client: forebay.Client, epochs: list[list[str]]) -> None:
     for is_persistent in (False, True):
         loading = loader(dataset(client), 2, persistent_workers=is_persistent)

@@ -74,15 +74,6 @@ def test_a_program_of_the_page_runs_as_written(flights_server: Server, tmp_path:
     assert done.stdout.strip() == printed
 
 
-def test_the_tutorial_runs_as_written(
-    pool: Pool, flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_in_order(DOCS / "tutorial" / "first-training.md", pool.start({"mine": flights}).location)
-    out = capsys.readouterr().out
-    assert "733 steps per epoch" in out and "resumed at step 11" in out
-
-
 def test_the_page_on_resuming_runs_as_written(
     flights_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

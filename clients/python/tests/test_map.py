@@ -122,6 +122,47 @@ def test_a_loop_that_is_left_early_is_followed_by_the_next_epoch(client: forebay
         results.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_and_steps_end_where_those_of_the_dataset_do(client: forebay.Client, workers: int) -> None:
+    wanted = [(epoch, step) for epoch in range(3) for step in range(30)]
+    results = dataset(client).map(functions.place, workers=workers)
+    found = []
+    for result in results.epochs(3):
+        found.append(result)
+        if len(found) == 35:
+            break
+    assert found == wanted[:35] and (results.epoch, results.step) == (1, 5)
+    state = results.state_dict()
+    assert list(results.epochs(3)) == wanted[35:], "the same loop again is the rest of the training"
+    assert list(results.epochs(3)) == []
+    results.load_state_dict(state)
+    assert list(results.steps(62)) == wanted[35:62] and list(results.steps(62)) == []
+    assert list(results) == wanted[62:], "a loop after steps() continues"
+    with pytest.raises(ValueError, match="steps: the number is -1, expected at least 0"):
+        results.steps(-1)
+    results.close()
+
+
+def test_epochs_of_results_keep_the_workers_and_their_streams(client: forebay.Client) -> None:
+    results = dataset(client, batch_size=BATCH * 3, output="numpy").map(functions.of_arrays, workers=3)
+    processes = [process for _, process in results.epochs(3)]
+    # Batch s of the stream is that of worker s % 3, over the ends of the epochs. An epoch has 10 steps.
+    assert processes == [processes[number % 3] for number in range(30)] and len(set(processes)) == 3
+    results.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_closing_the_results_ends_the_iteration(client: forebay.Client, workers: int) -> None:
+    results = dataset(client).map(functions.place, workers=workers)
+    loop = iter(results)
+    assert next(loop) == (0, 0)
+    results.close()
+    with pytest.raises(RuntimeError, match="the dataset was closed or reloaded during the iteration"):
+        next(loop)
+    assert next(iter(results)) == (0, 1)
+    results.close()
+
+
 @pytest.mark.parametrize("workers", COUNTS)
 def test_an_exception_reaches_the_loop_with_its_traceback_and_step(client: forebay.Client, workers: int) -> None:
     results, found = dataset(client).map(functions.fails_at_step_7, workers=workers), []

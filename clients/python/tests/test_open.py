@@ -255,6 +255,31 @@ forebay.open(sys.argv[1], cache_memory="64MiB", cache_disk=0)
     host.run(program, flights)
 
 
+def test_a_cache_folder_that_the_last_server_still_locks_is_waited_for(host: Host, flights: Path) -> None:
+    program = "print(forebay.open(sys.argv[1], cache_dir=sys.argv[2]).head(1).num_rows)"
+    assert host.run(program, flights, host.folder / "own", FOREBAY_EXIT_WHEN_IDLE="10m") == "1"
+    last = host.pid()
+    # A server that stops removes its socket first.
+    os.kill(last, signal.SIGSTOP)
+    host.socket.unlink()
+    next_one = host.start(program, flights, host.folder / "own")
+    until(lambda: "is used by another server" in host.log() or next_one.poll() is not None, TIMEOUT_S)
+    os.kill(last, signal.SIGKILL)
+    assert ended(next_one) == "1" and host.log().count("listening") == 2
+
+
+def test_a_cache_folder_of_a_server_with_another_runtime_folder_is_an_error(host: Host, flights: Path, pool: Pool) -> None:
+    pool.start({"flights": flights}, cache_dir=host.folder / "own")
+    program = """
+try:
+    forebay.open(sys.argv[1], cache_dir=sys.argv[2])
+except forebay.errors.ServerStartError as error:
+    print(error)
+"""
+    assert "is used by another server" in host.run(program, flights, host.folder / "own")
+    assert host.log().count("is used by another server") == 1
+
+
 def test_errors_of_the_server_are_exceptions_with_its_message(host: Host, flights: Path, tmp_path: Path) -> None:
     program = """
 def failed(url, **settings):

@@ -53,14 +53,21 @@ impl Opened {
 }
 
 /// The opened datasets in the state. Cheap to clone.
+///
+/// Datasets with a key and datasets without one have documents of their own, because several servers write them at the same
+/// time: a document without a key never replaces one with a key.
 #[derive(Clone)]
 pub(super) struct Record {
-    documents: Documents,
+    with_key: Documents,
+    without_key: Documents,
 }
 
 impl Record {
     pub(super) fn new(state: &State) -> Self {
-        Self { documents: state.documents("datasets", "dataset", MAX_DOCUMENT_BYTES) }
+        Self {
+            with_key: state.documents("datasets", "keyed-dataset", MAX_DOCUMENT_BYTES),
+            without_key: state.documents("datasets", "dataset", MAX_DOCUMENT_BYTES),
+        }
     }
 
     /// Notes that a dataset is open. A key that was noted before stays if `opened` has none.
@@ -68,26 +75,41 @@ impl Record {
     /// # Errors
     /// If the state can't be written.
     pub(super) async fn put(&self, name: &str, opened: &Opened) -> Result<(), Error> {
-        match self.get(name).await {
+        let documents = if opened.key.is_empty() { &self.without_key } else { &self.with_key };
+        match documents.get::<Opened>(name).await {
+            // An earlier version noted keys in the documents without one.
             Ok(Some(before)) if before == *opened || opened.key.is_empty() => Ok(()),
             // A damaged document is replaced.
-            Ok(_) | Err(_) => Ok(self.documents.put(name, opened).await?),
+            Ok(_) | Err(_) => Ok(documents.put(name, opened).await?),
         }
     }
 
-    /// Returns the dataset that was opened as `name` by any server of the state.
+    /// Returns the dataset that was opened as `name` by any server of the state, with its key if any caller gave one.
     ///
     /// # Errors
     /// If the state can't be read.
     pub(super) async fn get(&self, name: &str) -> Result<Option<Opened>, Error> {
-        let opened: Option<Opened> = self.documents.get(name).await?;
-        Ok(opened.filter(|opened| opened.name() == name))
+        for documents in [&self.with_key, &self.without_key] {
+            let opened: Option<Opened> = documents.get(name).await?;
+            if let Some(opened) = opened.filter(|opened| opened.name() == name) {
+                return Ok(Some(opened));
+            }
+        }
+        Ok(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_storage::{Config, Location};
+
     use super::*;
+
+    fn record(folder: &std::path::Path) -> Record {
+        let config = Config::default();
+        let location = Location::parse(&folder.to_string_lossy(), &config).unwrap();
+        Record::new(&State::open(location, None, &config))
+    }
 
     fn name(url: &str) -> String {
         Opened { url: url.to_owned(), key: Vec::new() }.name()
@@ -110,6 +132,31 @@ mod tests {
         assert_eq!(name("/data/clicks"), name("/data/clicks/"));
         assert_ne!(name("/data/clicks"), name("/other/clicks"));
         assert_eq!(name(&format!("/{}", "x".repeat(300))).len(), MAX_READABLE + 13);
+    }
+
+    #[tokio::test]
+    async fn a_key_is_kept_when_others_open_the_dataset_without_one_at_the_same_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = record(folder.path());
+        for number in 0..50 {
+            let with_key = Opened { url: format!("/data/{number}"), key: vec!["id".to_owned()] };
+            let without_key = Opened { key: Vec::new(), ..with_key.clone() };
+            let name = with_key.name();
+            let (first, second) = tokio::join!(record.put(&name, &without_key), record.put(&name, &with_key));
+            first.and(second).unwrap();
+            record.put(&name, &without_key).await.unwrap();
+            assert_eq!(record.get(&name).await.unwrap(), Some(with_key));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_an_earlier_version_noted_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = Opened { url: "/data/users".to_owned(), key: vec!["id".to_owned()] };
+        let record = record(folder.path());
+        record.without_key.put(&opened.name(), &opened).await.unwrap();
+        record.put(&opened.name(), &Opened { key: Vec::new(), ..opened.clone() }).await.unwrap();
+        assert_eq!(record.get(&opened.name()).await.unwrap(), Some(opened));
     }
 
     #[test]
