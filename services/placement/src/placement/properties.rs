@@ -20,7 +20,7 @@ fn pair(placement: &Placement, rank: usize, server: usize) -> (u64, Reverse<usiz
     (score, Reverse(server), Reverse(rank))
 }
 
-/// Whether a stream and a server with capacity for it would rather have each other.
+/// Returns whether no stream and server have a higher score for each other than for what they were given.
 fn is_stable(placement: &Placement, matched: &[usize]) -> bool {
     let capacities = placement.capacities();
     (0..matched.len()).all(|rank| {

@@ -89,7 +89,7 @@ pub(crate) struct Rank {
     plan: Option<PlanSource>,
     /// Number of events when the first failed attempt since the last batch began.
     failing_since: Option<usize>,
-    /// Number of events when the attempt began.
+    /// Number of events when the attempt began, and one more if an event broke it.
     attempted_after: usize,
     /// Caches that decoded for this rank.
     pub(crate) caches: BTreeSet<(usize, u64)>,
@@ -576,6 +576,8 @@ impl World {
     /// A batch arrives, unless the connection broke.
     fn read(&mut self, rank: usize, server: usize, start: u64, bytes: u64) {
         if !self.is_alive(server, start) || !self.serves(rank, server) {
+            // An event after the attempt began broke the connection.
+            self.ranks[rank].attempted_after += 1;
             self.fail(rank, server);
             return;
         }
