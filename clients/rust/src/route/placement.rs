@@ -246,9 +246,11 @@ impl Placement {
                 following.on(Event::Answered(&first));
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, location = &*first, "the first location is not healthy")
+                tracing::debug!(%error, location = &*first, "the first location is not healthy");
             }
-            Err(_) => tracing::debug!(location = &*first, "the first location did not answer a probe"),
+            Err(_) => {
+                tracing::debug!(location = &*first, "the first location did not answer a probe");
+            }
         }
     }
 }
@@ -295,7 +297,7 @@ mod tests {
     }
 
     fn urls(placement: &Placement) -> Vec<String> {
-        placement.locations().iter().map(|url| url.to_string()).collect()
+        placement.locations().iter().map(ToString::to_string).collect()
     }
 
     #[test]
