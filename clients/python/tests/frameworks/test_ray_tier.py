@@ -26,7 +26,7 @@ ROWS = 3_000_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A Ray cluster whose first node has no CPU for servers."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False})
     for _ in range(NODES):
         made.add_node(num_cpus=2, resources={"disk": 1}, object_store_memory=100_000_000)
     ray.init(address=made.address, log_to_driver=False)
