@@ -114,6 +114,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/members": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the servers of the cluster. The caller must be allowed to read all datasets. */
+        get: operations["show_members"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/openapi.json": {
         parameters: {
             query?: never;
@@ -658,11 +675,15 @@ export interface components {
          *     answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
          *     queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
          *     failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
-         *     the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+         *     the server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member of
+         *     the cluster; `member_draining`: a member started or stopped draining; `member_refused`: an address belongs to no member, such as a server of another state; `member_list_held`: a new list of members
+         *     lacks too many of them and is not adopted yet; `member_list_adopted`: the list of members is adopted or can be read again;
+         *     `member_list_failed`: the list of members can't be read or is too long, and the last one holds;
+         *     `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
          *     session's batches varies by more than chance explains.
          * @enum {string}
          */
-        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
+        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "member_joined" | "member_left" | "member_draining" | "member_refused" | "member_list_held" | "member_list_adopted" | "member_list_failed" | "bottleneck_changed" | "label_skew";
         /** @description List of events. */
         EventList: {
             /** @description Events, oldest first. */
@@ -777,6 +798,18 @@ export interface components {
              */
             utilization: number;
         };
+        /** @description A list that is not adopted yet. */
+        HeldList: {
+            /**
+             * Format: double
+             * @description Time until it is adopted, in seconds.
+             */
+            adopted_in_seconds: number;
+            /** @description Number of addresses that it lacks. */
+            lost: number;
+            /** @description Number of addresses of the list in use. */
+            of: number;
+        };
         /** @description A recorded job. */
         Job: {
             /**
@@ -880,6 +913,46 @@ export interface components {
             /** @description Number of connected workers that are not overdue. */
             workers: number;
         };
+        /** @description A server of the cluster. */
+        MemberInfo: {
+            /** @description Addresses at which the server answered; empty for this server. */
+            addresses: string[];
+            /**
+             * Format: double
+             * @description Time since the last answer, in seconds; null for this server.
+             */
+            heard_seconds_ago: number | null;
+            /** @description True if an address of the server is in the list. A server that is not is removed after a while. */
+            listed: boolean;
+            /** @description Name of the server: `HOST:PORT` by which clients and other servers reach it. */
+            name: string;
+            /** @description State of the server. */
+            state: components["schemas"]["MemberPhase"];
+            /** @description True for the server that answers this request. */
+            this_server: boolean;
+            /** @description Version of the server. */
+            version: string;
+            /** @description Zone of the server; null if it has none. */
+            zone: string | null;
+        };
+        /** @description The servers of a cluster, as one of them sees it. */
+        MemberList: {
+            held: components["schemas"]["HeldList"] | null;
+            /** @description Reason why the list can't be read; null if it was read last time. */
+            list_error: string | null;
+            /** @description Members, sorted by name. Empty before the server has read the id of its state. */
+            members: components["schemas"]["MemberInfo"][];
+            /** @description Listed addresses at which no member has answered. */
+            others: components["schemas"]["OtherAddress"][];
+            /** @description The setting `members`: where the list of addresses comes from. */
+            sources: string;
+        };
+        /**
+         * @description State of a server of the cluster. `ready`: it answers and can be given streams; `draining`: it is shutting down, and is given no
+         *     streams; `silent`: it has not answered the last greeting, and its streams use the next server of their list.
+         * @enum {string}
+         */
+        MemberPhase: "ready" | "draining" | "silent";
         /** @description State of the lookup index of a dataset. Fields that are unknown before the first index is ready are null. */
         OnlineDataset: {
             /**
@@ -919,6 +992,15 @@ export interface components {
              *     ready.
              */
             views: number | null;
+        };
+        /** @description A listed address at which no member has answered. */
+        OtherAddress: {
+            /** @description The address. */
+            address: string;
+            /** @description Reason why it is no member; null if it was not greeted yet. */
+            reason: string | null;
+            /** @description True if a server answered that is not accepted, such as one of another state. */
+            refused: boolean;
         };
         /** @description Number of requests by outcome since the queue was created. */
         Outcomes: {
@@ -1383,6 +1465,7 @@ export interface components {
             callers: components["schemas"]["CallerUsage"] | null;
             /** @description Datasets. */
             datasets: components["schemas"]["Datasets"];
+            members: components["schemas"]["MemberList"] | null;
             /** @description Server, bottleneck, pipeline, cache and process. */
             overview: components["schemas"]["Overview"];
             /** @description Batch queues. */
@@ -1492,12 +1575,17 @@ export type EventKind = components['schemas']['EventKind'];
 export type EventList = components['schemas']['EventList'];
 export type Explanation = components['schemas']['Explanation'];
 export type Forecast = components['schemas']['Forecast'];
+export type HeldList = components['schemas']['HeldList'];
 export type Job = components['schemas']['Job'];
 export type JobList = components['schemas']['JobList'];
 export type Label = components['schemas']['Label'];
 export type Level = components['schemas']['Level'];
 export type Load = components['schemas']['Load'];
+export type MemberInfo = components['schemas']['MemberInfo'];
+export type MemberList = components['schemas']['MemberList'];
+export type MemberPhase = components['schemas']['MemberPhase'];
 export type OnlineDataset = components['schemas']['OnlineDataset'];
+export type OtherAddress = components['schemas']['OtherAddress'];
 export type Outcomes = components['schemas']['Outcomes'];
 export type Overview = components['schemas']['Overview'];
 export type Problem = components['schemas']['Problem'];
@@ -1942,6 +2030,53 @@ export interface operations {
             };
             /** @description Too many subscribers, or the server is shutting down. */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_members: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberList"];
+                };
+            };
+            /** @description The token is missing, unknown or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The token lacks the permission, or the request comes from another site. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server has no `members`. */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

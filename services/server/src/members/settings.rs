@@ -42,6 +42,10 @@ pub struct Settings {
     /// Time for which a server stays a member that is no longer listed, but answers. Default: 300 s.
     #[serde(with = "humantime_serde")]
     pub unlisted_timeout: Duration,
+    /// Time for which a server stays a member that is listed, but does not answer. Until then, its streams return to it when it
+    /// answers again. Default: 600 s.
+    #[serde(with = "humantime_serde")]
+    pub silent_timeout: Duration,
     /// Maximum number of members and of addresses in a list, 1 to 4,096. A longer list is rejected. Default: 1,024.
     pub max_members: usize,
     /// Path of a file with the bearer token that this server sends to the other members. It must permit the action `hello`.
@@ -68,6 +72,7 @@ impl Default for Settings {
             shrink_delay,
             removal_delay,
             unlisted_timeout,
+            silent_timeout,
             hello_interval,
             max_hello_backoff,
         } = forebay_placement::Config::default();
@@ -80,6 +85,7 @@ impl Default for Settings {
             shrink_delay,
             removal_delay,
             unlisted_timeout,
+            silent_timeout,
             max_members,
             token: None,
             ca: None,
@@ -98,6 +104,7 @@ impl Settings {
             shrink_delay: self.shrink_delay,
             removal_delay: self.removal_delay,
             unlisted_timeout: self.unlisted_timeout,
+            silent_timeout: self.silent_timeout,
             hello_interval: self.hello_interval,
             max_hello_backoff: self.max_hello_backoff,
         }

@@ -50,6 +50,8 @@ pub(super) struct Watcher {
     /// Names for certificates, by address.
     hosts: HashMap<String, String>,
     list_error: Option<String>,
+    /// True if the last read of the credentials failed.
+    reload_failed: bool,
 }
 
 impl Watcher {
@@ -82,6 +84,7 @@ impl Watcher {
             greetings: JoinSet::new(),
             hosts: HashMap::new(),
             list_error: None,
+            reload_failed: false,
         })
     }
 
@@ -114,6 +117,7 @@ impl Watcher {
         let mut members = Members::new(self.config.config(), own);
         let mut changes = self.restored(&mut members).await;
         let mut saved = members.listed();
+        let mut is_list_new = false;
         let mut published = None;
         let mut list = Box::pin(list(self.sources.clone(), self.config.clone(), Duration::ZERO));
         loop {
@@ -124,10 +128,9 @@ impl Watcher {
                 self.greetings.abort_all();
                 return;
             }
-            let listed = members.listed();
-            if listed != saved {
-                self.save(&listed).await;
-                saved = listed;
+            if std::mem::take(&mut is_list_new) && members.listed() != saved {
+                saved = members.listed();
+                self.save(&saved).await;
             }
             for address in members.due(self.now()) {
                 self.greet(address);
@@ -143,6 +146,7 @@ impl Watcher {
                 listed = &mut list => {
                     list.set(self::list(self.sources.clone(), self.config.clone(), self.config.poll_interval));
                     changes = self.listed(&mut members, listed).await;
+                    is_list_new = true;
                 }
                 Some(greeted) = self.greetings.join_next() => {
                     // A greeting that was aborted has no result.
@@ -157,7 +161,11 @@ impl Watcher {
                     members.set_draining(true);
                     published = None;
                 }
-                () = sleep(wake.min(PUBLISH_INTERVAL)) => changes = members.on_tick(self.now()),
+                () = sleep(wake.min(PUBLISH_INTERVAL)) => {
+                    changes = members.on_tick(self.now());
+                    // A list that was held back may be adopted now.
+                    is_list_new = !changes.is_empty();
+                }
             }
         }
     }
@@ -180,10 +188,15 @@ impl Watcher {
     async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
         // The files may have changed since the last list.
         match self.greeter.credentials().await {
-            Ok(credentials) => self.credentials = credentials,
-            Err(error) => {
-                tracing::warn!("reload of the credentials for members failed; keeping previous: {error:#}")
+            Ok(credentials) => {
+                self.credentials = credentials;
+                self.reload_failed = false;
             }
+            Err(error) if !std::mem::replace(&mut self.reload_failed, true) => {
+                let message = format!("credentials for members can't be read; keeping previous: {error:#}");
+                self.events.note(Event::new(Kind::ReloadFailed, &message));
+            }
+            Err(_) => {}
         }
         self.list_error = listed.as_ref().err().map(|error| format!("{error:#}"));
         let listed = match listed {
