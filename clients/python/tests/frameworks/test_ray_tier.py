@@ -26,7 +26,7 @@ ROWS = 3_000_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A Ray cluster whose first node has no CPU for servers."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False})
     for _ in range(NODES):
         made.add_node(num_cpus=2, resources={"disk": 1}, object_store_memory=100_000_000)
     ray.init(address=made.address, log_to_driver=False)
@@ -89,8 +89,9 @@ def test_the_servers_of_a_tier_know_each_other_and_serve_the_same_rows(cluster: 
         assert ray.available_resources().get("disk", 0) == 0
         with pytest.raises(ValueError, match="a tier named 'forebay' exists"):
             forebay.ray.Tier(1, {"flights": str(flights)}, insecure=True)
-        processes = [pid for number in range(NODES) for pid in pids(tier, number)]
-    assert not any(map(is_alive, processes))
+        processes = [pids(tier, number) for number in range(NODES)]
+    assert not any(is_alive(server) for _, server in processes)
+    until(lambda: not any(is_alive(actor) for actor, _ in processes), 60)
     with pytest.raises(LookupError, match="is closed"):
         tier.urls
     # Nothing of the tier remains, so that the next one has its resources.
