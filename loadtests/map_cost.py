@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measures the CPU time of `TrainingDataset.map` with worker processes, per batch, relative to a call in the loop.
 
-    loadtests/map_cost.py grpc://127.0.0.1:8815 flights --workers 4 --epochs 2
+    loadtests/map_cost.py grpc://127.0.0.1:8815 flights --workers 4 --epochs 2 --rounds 5
 
 Each way runs in a process of its own, once for one epoch and once for more. The difference has no start of processes in it. The
-time includes all worker processes and receiving the batches, but not the server. The function is pure Python over every second row of
+rounds alternate between both ways, and the medians are compared, because other load of the machine changes the caches. The time
+includes all worker processes and receiving the batches, but not the server. The function is pure Python over every second row of
 each batch.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -42,8 +44,9 @@ def consume(url: str, dataset: str, batch_size: int, workers: int | None, epochs
             batches += 1
     if results is not None:
         results.close()
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return {"cpu_seconds": sum(each.ru_utime + each.ru_stime for each in used), "batches": batches}
+    # The workers have ended, so that their time counts as that of children.
+    used = os.times()
+    return {"cpu_seconds": used.user + used.system + used.children_user + used.children_system, "batches": batches}
 
 
 def measure(arguments: argparse.Namespace, workers: int | None) -> float:
@@ -65,6 +68,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=50_000, help="rows per batch (default: 50000)")
     parser.add_argument("--workers", type=int, help="number of worker processes (default: 4)")
     parser.add_argument("--epochs", type=int, default=2, help="number of measured epochs (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds of both ways (default: 5)")
     parser.add_argument("--once", action="store_true", help="one run of this process only, which prints JSON")
     arguments = parser.parse_args()
     if arguments.once:
@@ -72,9 +76,12 @@ def main() -> None:
         print(json.dumps(consume(*place, arguments.workers, arguments.epochs)))
         return
     workers = 4 if arguments.workers is None else arguments.workers
-    in_loop, mapped = measure(arguments, None), measure(arguments, workers)
-    print(f"in the loop: {in_loop * 1e3:.2f} ms of CPU time per batch")
-    print(f"map with {workers} workers: {mapped * 1e3:.2f} ms, {mapped / in_loop:.3f} times as much")
+    rounds = [(measure(arguments, None), measure(arguments, workers)) for _ in range(arguments.rounds)]
+    for in_loop, mapped in rounds:
+        print(f"round: {in_loop * 1e3:.2f} ms in the loop, {mapped * 1e3:.2f} ms with {workers} workers, {mapped / in_loop:.3f}")
+    in_loop, mapped = (statistics.median(way) for way in zip(*rounds))
+    print(f"median in the loop: {in_loop * 1e3:.2f} ms of CPU time per batch")
+    print(f"median of map with {workers} workers: {mapped * 1e3:.2f} ms, {mapped / in_loop:.3f} times as much")
 
 
 if __name__ == "__main__":

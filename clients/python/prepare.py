@@ -8,8 +8,8 @@
 
 With `--frameworks`, it only installs the wheel that was built last into the last environment, which requires Python 3.10.
 
-Requires Python 3.9 or later with pip, PyPI, npm's registry, and the release binaries of the workspace. PyTorch is optional: if it cannot be
-installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
+Requires Python 3.9 or later with pip, PyPI, npm's registry, and the release binaries of the workspace. PyTorch is optional: if it
+cannot be installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
 """
 
 from __future__ import annotations

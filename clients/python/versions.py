@@ -20,10 +20,10 @@ from prepare import HERE, HOME, LOCKS, ROOT, Unavailable, install_wheel, run, sa
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Processes, forks, signals, pickles, buffers and asyncio differ between versions. The other tests are about the server.
-TESTS = ["test_batches", "test_outputs", "test_training", "test_aio"]
+TESTS = ["test_batches", "test_outputs", "test_splits"]
 if sys.platform == "linux":
-    # These tests look for processes in /proc.
-    TESTS += ["test_map", "test_open"]
+    # These tests find processes, threads and descriptors in /proc.
+    TESTS += ["test_training", "test_map", "test_open", "test_aio"]
 
 
 def interpreter(version: str, downloads: bool) -> Path | None:

@@ -30,14 +30,18 @@ def errors(folder: Path, *command: str) -> str:
     if importlib.util.find_spec(command[0]) is None:
         pytest.skip(f"{command[0]} is not in this environment; the other one has it")
     # pyright is a program for node in a package of npm, which make wheel has downloaded.
-    environment = {**os.environ, "PYRIGHT_PYTHON_CACHE_DIR": str(Path(sys.prefix) / "pyright"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    variables = {"PYRIGHT_PYTHON_CACHE_DIR": str(Path(sys.prefix) / "pyright"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    environment = {**os.environ, **variables}
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", [("mypy", "--cache-dir", "cache"), ("pyright", "--pythonpath", sys.executable)], ids=("mypy", "pyright"))
+CHECKERS = [("mypy", "--cache-dir", "cache"), ("pyright", "--pythonpath", sys.executable)]
+
+
+@pytest.mark.parametrize("command", CHECKERS, ids=("mypy", "pyright"))
 def test_the_package_has_no_errors_of_types(copy: Path, command: tuple[str, ...]) -> None:
     assert errors(copy, *command) == ""
     # An error that the checkers have to find.
