@@ -31,6 +31,7 @@ JOB = {
     "remainder": "SHORT",
 }
 FAST = {"replan_interval": 1}
+KEEP_ALL = '[loader]\ndisk_writes = "always"\n'
 
 
 @pytest.fixture(scope="session")
@@ -113,10 +114,10 @@ def test_the_caches_of_the_servers_hold_together_what_none_of_them_holds_alone(
     pool: Pool, events: Path, tmp_path: Path
 ) -> None:
     # 8 bytes per row in frames and in columns: 2 MiB. Every server has room for 40 % of them.
-    few = {"cache_memory": "64MiB", "cache_disk": str(int(0.4 * 2 * 4 * ROWS)), "disk_writes": "always"}
+    few = {"cache_memory": "64MiB", "cache_disk": str(int(0.4 * 2 * 4 * ROWS))}
     decoded = {}
     for count in (1, 4):
-        tier = Tier(pool, tmp_path / f"tier-{count}", {"events": events}, flags=few).grow(count)
+        tier = Tier(pool, tmp_path / f"tier-{count}", {"events": events}, flags=few, settings=KEEP_ALL).grow(count)
         for epoch in range(3):
             before = sum(tier.counters("forebay_decode_rows_total")), sum(tier.counters("forebay_storage_read_bytes_total"))
             read_ranks(tier.urls, WORLD, connect=FAST, **JOB, epoch=epoch)
@@ -140,9 +141,10 @@ def test_a_server_killed_in_mid_epoch_changes_no_batch(tier: Tier, expected: lis
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_rolling_restart_changes_no_batch_and_decodes_nothing_again(tier: Tier, expected: list[str], seed: int) -> None:
-    tier.flags["disk_writes"] = "always"
-    tier.grow(4)
+def test_a_rolling_restart_changes_no_batch_and_decodes_nothing_again(
+    pool: Pool, events: Path, tmp_path: Path, expected: list[str], seed: int
+) -> None:
+    tier = Tier(pool, tmp_path / "tier", {"events": events}, settings=KEEP_ALL).grow(4)
     assert read(tier) == expected
     first = random.Random(seed).randrange(4)
 

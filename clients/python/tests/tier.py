@@ -15,7 +15,6 @@ import pyarrow
 import pyarrow.ipc
 
 import forebay
-from metrics import scrape
 from server import Pool, Server, replace, until
 
 
@@ -42,12 +41,14 @@ class Tier:
     folder: Path
     datasets: Mapping[str, Path]
     flags: dict[str, Any] = field(default_factory=dict)
+    # TOML before that of the members.
+    settings: str = ""
     ports: list[int] = field(default_factory=list)
     servers: list[Server] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        self.config.write_text(MEMBERSHIP)
+        self.config.write_text(self.settings + MEMBERSHIP)
         self.write([])
 
     @property
@@ -106,7 +107,14 @@ class Tier:
         return {member["name"] for member in view(server)["members"] if member["state"] == "ready"}
 
     def counters(self, name: str) -> list[float]:
-        return [scrape(server).value(name) for server in self.servers]
+        """Value of a metric of each server, summed over its labels."""
+        return [counter(server, name) for server in self.servers]
+
+
+def counter(server: Server, name: str) -> float:
+    lines = server.http_get("/metrics")[1].splitlines()
+    samples = [line.rsplit(" ", 1) for line in lines if line.startswith((name + " ", name + "{"))]
+    return sum(float(value) for _, value in samples)
 
 
 def view(server: Server) -> dict[str, Any]:

@@ -25,4 +25,4 @@ pub use members::{
     Change, Config, Hello, LeaveReason, ListHold, Member, Members, Refusal, RefusalReason, RefusedAddress,
     View,
 };
-pub use placement::{MAX_MATCHED_RANKS, Placement, Server, Streams};
+pub use placement::{MAX_MATCHED_GROUPS, Placement, Server, Streams};

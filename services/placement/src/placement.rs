@@ -10,9 +10,9 @@ use std::collections::BinaryHeap;
 
 use crate::score::{Key, ServerDigest};
 
-/// Largest number of ranks whose streams are distributed with capacities. The streams of a job with more ranks are placed by
-/// score alone, so that no request takes long to place.
-pub const MAX_MATCHED_RANKS: u64 = 65_536;
+/// Largest number of groups of streams that are distributed with capacities. More groups are placed by score alone, so that no
+/// request takes long to place.
+pub const MAX_MATCHED_GROUPS: u64 = 65_536;
 
 /// A server that can be given streams.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,14 +39,17 @@ pub struct Streams<'a> {
 
 /// Which server is to serve each stream of a job, and which servers replace it.
 ///
-/// Each of W streams has a score for each of n servers. The streams are matched with the servers: a server takes W/n streams,
+/// With more ranks than partitions, the consecutive ranks that read the same partition form a group. Otherwise each rank is a
+/// group of its own. All streams of a group are served by one server, so that it decodes their blocks once.
+///
+/// Each of m groups has a score for each of n servers. The groups are matched with the servers: a server takes m/n groups,
 /// rounded down, or one more. Servers with the highest scores for the dataset take one more. The matching is stable: there is
-/// no stream and server that have a higher score for each other than for what they were given. Both sides compare by the
+/// no group and server that have a higher score for each other than for what they were given. Both sides compare by the
 /// same score. Therefore only one stable matching exists, and the order of evaluation does not matter.
 ///
 /// A server that joins or leaves changes the servers of few streams besides its own; tests pin the shares.
 ///
-/// Building takes time in proportion to W and n: a few ms for 4,096 streams and 100 servers. Callers should keep the placement of a
+/// Building takes time in proportion to m and n: a few ms for 4,096 groups and 100 servers. Callers should keep the placement of a
 /// job while its view has the same [`revision`](crate::View::revision).
 #[derive(Debug, Clone)]
 pub struct Placement {
@@ -55,7 +58,9 @@ pub struct Placement {
     dataset: String,
     partitions: u64,
     ranks: u64,
-    /// Index of the server of each stream. Empty if all streams share a key, or if there are too many.
+    /// Number of groups: of K and W the smaller number.
+    groups: u64,
+    /// Index of the server of each group. Empty if all streams share a key, or if there are too many groups.
     matched: Vec<usize>,
 }
 
@@ -74,10 +79,11 @@ impl Placement {
             dataset: streams.dataset.to_owned(),
             partitions: streams.partitions,
             ranks: streams.ranks,
+            groups: streams.partitions.min(streams.ranks),
             matched: Vec::new(),
         };
-        if !placement.is_shared() && streams.ranks <= MAX_MATCHED_RANKS {
-            placement.matched = placement.matching(0..streams.ranks);
+        if !placement.is_shared() && placement.groups <= MAX_MATCHED_GROUPS {
+            placement.matched = placement.matching(0..placement.groups);
         }
         placement
     }
@@ -92,7 +98,7 @@ impl Placement {
     /// The list contains every server that takes part in the placement. It is empty for a cluster without servers, and for a `rank` that is not a rank of the job.
     pub fn candidates(&self, rank: u64) -> Vec<&Server> {
         let Some(first) = self.first_index(rank) else { return Vec::new() };
-        let key = self.key(rank);
+        let key = self.key(self.group(rank));
         let mut order: Vec<(bool, Reverse<u64>, usize)> = (self.servers.iter().enumerate())
             .map(|(index, (_, digest))| (index != first, Reverse(digest.score(key)), index))
             .collect();
@@ -110,69 +116,75 @@ impl Placement {
         self.partitions <= 1
     }
 
-    fn key(&self, rank: u64) -> Key {
+    /// Group of a rank.
+    fn group(&self, rank: u64) -> u64 {
+        (u128::from(rank) * u128::from(self.groups) / u128::from(self.ranks.max(1))) as u64
+    }
+
+    fn key(&self, group: u64) -> Key {
         if self.is_shared() {
             return Key::of_dataset(&self.dataset);
         }
-        Key::of_stream(&self.dataset, self.partitions, self.ranks, rank)
+        Key::of_streams(&self.dataset, self.partitions, self.groups, group)
     }
 
     fn first_index(&self, rank: u64) -> Option<usize> {
         if rank >= self.ranks {
             return None;
         }
-        if let Some(index) = usize::try_from(rank).ok().and_then(|rank| self.matched.get(rank)) {
+        let group = self.group(rank);
+        if let Some(index) = usize::try_from(group).ok().and_then(|group| self.matched.get(group)) {
             return Some(*index);
         }
-        let key = self.key(rank);
+        let key = self.key(group);
         (0..self.servers.len()).max_by_key(|index| (self.servers[*index].1.score(key), Reverse(*index)))
     }
 
-    /// Number of streams that each server takes.
+    /// Number of groups that each server takes.
     fn capacities(&self) -> Vec<usize> {
         let count = self.servers.len();
-        let ranks = usize::try_from(self.ranks).expect("the number of matched ranks is limited");
+        let groups = usize::try_from(self.groups).expect("the number of matched groups is limited");
         let key = Key::of_dataset(&self.dataset);
         let mut by_score: Vec<usize> = (0..count).collect();
         by_score.sort_unstable_by_key(|index| (Reverse(self.servers[*index].1.score(key)), *index));
-        let mut capacities = vec![ranks / count; count];
-        for index in by_score.into_iter().take(ranks % count) {
+        let mut capacities = vec![groups / count; count];
+        for index in by_score.into_iter().take(groups % count) {
             capacities[index] += 1;
         }
         capacities
     }
 
-    /// Returns the server of each stream by deferred acceptance (Gale and Shapley, 1962). The streams ask in the order of `ranks`, which
+    /// Returns the server of each group by deferred acceptance (Gale and Shapley, 1962). The groups ask in the order of `order`, which
     /// does not affect the result.
-    fn matching(&self, ranks: impl IntoIterator<Item = u64>) -> Vec<usize> {
+    fn matching(&self, order: impl IntoIterator<Item = u64>) -> Vec<usize> {
         if self.servers.is_empty() {
             return Vec::new();
         }
         let capacities = self.capacities();
-        // Servers without capacity would reject every stream.
+        // Servers without capacity would reject every group.
         let open: Vec<usize> = (0..self.servers.len()).filter(|index| capacities[*index] > 0).collect();
         let digests: Vec<ServerDigest> = open.iter().map(|index| self.servers[*index].1).collect();
-        let keys: Vec<Key> = (0..self.ranks).map(|rank| self.key(rank)).collect();
-        // The stream with the lowest score is the first to be rejected; of equal scores, the highest rank.
+        let keys: Vec<Key> = (0..self.groups).map(|group| self.key(group)).collect();
+        // The group with the lowest score is the first to be rejected; of equal scores, the last one.
         let mut accepted: Vec<BinaryHeap<(Reverse<u64>, usize)>> = vec![BinaryHeap::new(); open.len()];
-        // Score and server of the last request of each stream.
+        // Score and server of the last request of each group.
         let mut asked: Vec<Option<(u64, Reverse<usize>)>> = vec![None; keys.len()];
-        for rank in ranks {
-            let mut unmatched = Some(usize::try_from(rank).expect("the number of matched ranks is limited"));
-            while let Some(rank) = unmatched {
-                let choice = next_choice(&digests, keys[rank], asked[rank]);
+        for group in order {
+            let mut unmatched = Some(usize::try_from(group).expect("the number of matched groups is limited"));
+            while let Some(group) = unmatched {
+                let choice = next_choice(&digests, keys[group], asked[group]);
                 let (score, Reverse(server)) =
-                    choice.expect("the capacities add up to the number of streams");
-                asked[rank] = Some((score, Reverse(server)));
-                accepted[server].push((Reverse(score), rank));
+                    choice.expect("the capacities add up to the number of groups");
+                asked[group] = Some((score, Reverse(server)));
+                accepted[server].push((Reverse(score), group));
                 let is_full = accepted[server].len() > capacities[open[server]];
-                unmatched = if is_full { accepted[server].pop().map(|(_, rank)| rank) } else { None };
+                unmatched = if is_full { accepted[server].pop().map(|(_, group)| group) } else { None };
             }
         }
         let mut matched = vec![0; keys.len()];
-        for (server, streams) in accepted.iter().enumerate() {
-            for (_, rank) in streams {
-                matched[*rank] = open[server];
+        for (server, groups) in accepted.iter().enumerate() {
+            for (_, group) in groups {
+                matched[*group] = open[server];
             }
         }
         matched

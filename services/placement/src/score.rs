@@ -37,10 +37,11 @@ impl Key {
         Self(xxh3_64(&bytes))
     }
 
-    /// Hashes `forebay.placement.stream.1`, then partitions, ranks and rank as little-endian 64-bit numbers, and the dataset.
-    pub(crate) fn of_stream(dataset: &str, partitions: u64, ranks: u64, rank: u64) -> Self {
+    /// Hashes `forebay.placement.stream.1`, then partitions, number of groups and group as little-endian 64-bit numbers, and the
+    /// dataset.
+    pub(crate) fn of_streams(dataset: &str, partitions: u64, groups: u64, group: u64) -> Self {
         let mut bytes = b"forebay.placement.stream.1".to_vec();
-        for number in [partitions, ranks, rank] {
+        for number in [partitions, groups, group] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(dataset.as_bytes());
@@ -57,9 +58,9 @@ mod tests {
         let servers = ["forebay-0.forebay:7050", "forebay-1.forebay:7050", "10.0.0.1:7050", ""];
         let keys = [
             Key::of_dataset("clicks"),
-            Key::of_stream("clicks", 64, 8, 0),
-            Key::of_stream("clicks", 64, 8, 7),
-            Key::of_stream("clicks", 64, 16, 7),
+            Key::of_streams("clicks", 64, 8, 0),
+            Key::of_streams("clicks", 64, 8, 7),
+            Key::of_streams("clicks", 64, 16, 7),
         ];
         let scores: Vec<Vec<u64>> = servers
             .iter()

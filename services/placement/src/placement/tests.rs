@@ -76,6 +76,25 @@ fn candidates_are_all_servers_once_and_differ_between_the_streams_of_a_server() 
 }
 
 #[test]
+fn ranks_of_one_partition_share_a_server_and_the_partitions_are_shared_evenly() {
+    let tier = servers(0..4);
+    for (partitions, ranks) in [(8_u64, 256_u64), (8, 24), (8, 20), (6, 7)] {
+        let placement = Placement::new(&tier, &Streams { dataset: "clicks", partitions, ranks }, None);
+        let of_rank = |rank: u64| (placement.candidates(rank), rank * partitions / ranks);
+        let mut by_partition = std::collections::BTreeMap::new();
+        for (candidates, partition) in (0..ranks).map(of_rank) {
+            assert_eq!(by_partition.entry(partition).or_insert_with(|| candidates.clone()), &candidates);
+        }
+        let names: Vec<String> = by_partition.values().map(|candidates| candidates[0].name.clone()).collect();
+        let (least, most) = (partitions as usize / 4, (partitions as usize).div_ceil(4));
+        assert!(loads(&names).iter().all(|load| (least..=most).contains(load)), "{names:?}");
+        // As many ranks as partitions have the same placement.
+        let even = Streams { dataset: "clicks", partitions, ranks: partitions };
+        assert_eq!(firsts(&tier, &even), names);
+    }
+}
+
+#[test]
 fn ranks_that_do_not_exist_and_empty_clusters_have_no_candidates() {
     assert!(Placement::new(&[], &partitioned(4), None).candidates(0).is_empty());
     assert!(Placement::new(&servers(0..3), &partitioned(4), None).candidates(4).is_empty());
