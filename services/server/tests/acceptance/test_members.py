@@ -302,7 +302,7 @@ def test_a_zone_limits_the_locations(cluster: Cluster) -> None:
     for server in cluster.servers.values():
         for uris in plan_of(server, [(b"forebay-zone", b"b")], world_size=4):
             assert set(uris[:-1]) == in_zone and uris[-1] == REUSE
-        assert len(plan_of(server, [(b"forebay-zone", b"elsewhere")])[0]) == 4
+        assert len(plan_of(server, [(b"forebay-zone", b"unknown")])[0]) == 4
     with refused("INVALID_ARGUMENT", "forebay-zone"):
         plan_of(cluster.servers[0], [(b"forebay-zone", b"not a zone")])
 
@@ -408,7 +408,7 @@ def test_members_authenticate_with_tokens_and_tls(cluster: Cluster, tmp_path: Pa
     replace(tokens, tokens.read_text().replace("[member]", '[member]\nactions = ["hello"]'))
     good, bad = tmp_path / "token", tmp_path / "bad-token"
     good.write_text("token-of-member\n")
-    bad.write_text("token-of-nobody\n")
+    bad.write_text("token-of-stranger\n")
     cluster.reserve(3)
     cluster.list(0, 1, 2)
     for number in range(3):
