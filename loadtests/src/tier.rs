@@ -216,11 +216,11 @@ impl<'a> Job<'a> {
         Ok(Self { runtime, scenario, clients: clients.collect::<Result<_, _>>()?, partitions, epoch: 0 })
     }
 
-    /// Reads the next `epochs` with all ranks, and runs `meanwhile` at the same time.
+    /// Reads the next `epochs` with all ranks, and runs `concurrently` at the same time.
     fn epoch(
         &mut self,
         epochs: u64,
-        meanwhile: impl FnOnce() -> anyhow::Result<()>,
+        concurrently: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Run> {
         let shuffle = v1::Shuffle {
             partitions: (self.partitions > 1).then_some(self.partitions),
@@ -242,7 +242,7 @@ impl<'a> Job<'a> {
                     scope.spawn(move || runtime.block_on(receive_rank(client, &train, None)))
                 })
                 .collect();
-            meanwhile()?;
+            concurrently()?;
             let result = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
             result.collect::<anyhow::Result<Vec<_>>>()
         })?;

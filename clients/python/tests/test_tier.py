@@ -113,7 +113,7 @@ def test_each_server_decodes_only_the_blocks_of_its_partitions(tier: Tier) -> No
 def test_the_caches_of_the_servers_hold_together_what_none_of_them_holds_alone(
     pool: Pool, events: Path, tmp_path: Path
 ) -> None:
-    # 8 bytes per row in frames and in columns: 2 MiB. Every server has room for 40 % of them.
+    # 8 bytes per row in frames and in columns: 2 MiB. Every server has room for 40% of them.
     few = {"cache_memory": "64MiB", "cache_disk": str(int(0.4 * 2 * 4 * ROWS))}
     decoded = {}
     for count in (1, 4):
@@ -155,7 +155,7 @@ def test_a_rolling_restart_changes_no_batch_and_decodes_nothing_again(
             tier.servers[index].wait()
             tier.restart(index)
 
-    assert read(tier, meanwhile=roll) == expected
+    assert read(tier, concurrently=roll) == expected
     before = tier.counters("forebay_storage_read_bytes_total")
     assert read(tier) == expected
     assert tier.counters("forebay_storage_read_bytes_total") == before, "each server still has its columns on disk"

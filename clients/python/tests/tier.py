@@ -135,7 +135,7 @@ def read_ranks(
     world_size: int,
     *,
     each: Callable[[Any], Any] = content,
-    meanwhile: Callable[[], None] | None = None,
+    concurrently: Callable[[], None] | None = None,
     at: Callable[[int, Any], None] = lambda rank, batch: None,
     connect: Mapping[str, Any] | None = None,
     **train: Any,
@@ -158,8 +158,8 @@ def read_ranks(
     threads = [threading.Thread(target=read, args=(rank,), daemon=True) for rank in range(world_size)]
     for thread in threads:
         thread.start()
-    if meanwhile is not None:
-        meanwhile()
+    if concurrently is not None:
+        concurrently()
     for thread in threads:
         thread.join()
     if failures:

@@ -47,7 +47,7 @@ export function summary({ members }: MemberList): string {
   return `${number(members.length)} ${members.length === 1 ? 'server' : 'servers'}: ${parts.join(', ')}`;
 }
 
-/** Trouble with the list of members; empty if there is none. */
+/** Trouble with the list of members; empty without trouble. */
 export function trouble({ held, list_error }: MemberList): string {
   const parts: string[] = [];
   if (list_error !== null) parts.push(`The list of members can't be read, and the last one holds: ${list_error}`);

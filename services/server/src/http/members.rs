@@ -23,7 +23,7 @@ pub(super) struct MemberList {
     members: Vec<MemberInfo>,
     /// Listed addresses at which no member has answered.
     others: Vec<OtherAddress>,
-    /// A list that lacks too many members and is not adopted yet; null if there is none.
+    /// A list that lacks too many members and is not adopted yet; null without such a list.
     #[schema(required)]
     held: Option<HeldList>,
     /// Reason why the list can't be read; null if it was read last time.

@@ -1,4 +1,4 @@
-//! What a server says about itself to the other members.
+//! Name, zone and state of this server, as it tells them to the other members.
 
 use forebay_proto::v1::HelloResult;
 use forebay_storage::{Documents, State};

@@ -40,7 +40,7 @@ impl LastList {
         Self { path: cache_dir.join(FILE), sources: sources.to_owned() }
     }
 
-    /// Returns the list; `None` if there is none for these sources, or it is damaged. Blocks.
+    /// Returns the list; `None` if no list of these sources is stored, or it is damaged. Blocks.
     pub(super) fn load(&self) -> Option<Vec<Address>> {
         if fs::metadata(&self.path).ok()?.len() > MAX_BYTES {
             return None;

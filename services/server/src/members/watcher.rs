@@ -184,7 +184,7 @@ impl Watcher {
         members.on_list(self.now(), Ok(loaded.into_iter().map(|address| address.text)))
     }
 
-    /// Gives a list, or the reason why there is none, to `members`.
+    /// Gives a list, or the reason why it can't be read, to `members`.
     async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
         // The files may have changed since the last list.
         match self.greeter.credentials().await {

@@ -128,7 +128,7 @@ async fn placements_follow_the_view_and_are_limited() {
 }
 
 #[tokio::test]
-async fn locations_of_many_streams_are_computed_beside_the_caller_with_the_same_result() {
+async fn locations_of_many_streams_are_computed_on_a_blocking_thread_with_the_same_result() {
     let cluster = seen_by(0);
     let train = train("clicks", 4096);
     let all = cluster.locations(&train, None, None).await.unwrap();
