@@ -41,13 +41,14 @@ def global_batches(client: forebay.Client, world_size: int, **options: Any) -> l
     return [sum(step, []) for step in zip(*ranks, strict=True)]
 
 
-def test_global_batches_do_not_depend_on_the_ranks_and_a_rank_reads_few_files(client: forebay.Client) -> None:
+def test_global_batches_do_not_depend_on_the_ranks_and_a_rank_reads_the_same_rows_in_every_epoch(client: forebay.Client) -> None:
     expected = global_batches(client, 1)
     assert sorted(sum(expected, [])) == list(range(ROWS))
     for world_size in [2, 4, 8]:
         assert global_batches(client, world_size, lanes=2) == expected
-    files = [{id // (ROWS // FILES) for step in ids_of(dataset(client, rank, 8)) for id in step} for rank in range(8)]
-    assert all(len(of_rank) <= FILES / 8 + 2 for of_rank in files)
+    first, second = ([sorted(sum(ids_of(dataset(client, rank, 8, epoch=epoch)), [])) for rank in range(8)] for epoch in (0, 1))
+    assert first == second
+    assert sorted(sum(first, [])) == list(range(ROWS)), "no two ranks read the same row"
     summary = dataset(client, 0, 8).summary
     assert int(summary["partitions"]) == 8 and summary["same_blocks_every_epoch"] is True
 

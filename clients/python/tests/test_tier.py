@@ -110,21 +110,35 @@ def test_each_server_decodes_only_the_blocks_of_its_partitions(tier: Tier) -> No
         assert decoded == [ROWS / 4] * 4, "a later epoch decodes nothing"
 
 
-def test_the_caches_of_the_servers_hold_together_what_none_of_them_holds_alone(
-    pool: Pool, events: Path, tmp_path: Path
-) -> None:
-    # 8 bytes per row in frames and in columns: 2 MiB. Every server has room for 40% of them.
-    few = {"cache_memory": "64MiB", "cache_disk": str(int(0.4 * 2 * 4 * ROWS))}
-    decoded = {}
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """262,144 rows of 128 float32 columns in 64 blocks: 128 MiB of frames."""
+    folder = tmp_path_factory.mktemp("wide")
+    chance = np.random.default_rng(2)
+    values = chance.random((128, ROWS), np.float32)
+    pq.write_table(pa.table({f"f{i}": column for i, column in enumerate(values)}), folder / "0.parquet", row_group_size=BLOCK_ROWS)
+    return folder
+
+
+def test_the_caches_of_the_servers_hold_together_what_none_of_them_holds_alone(pool: Pool, wide: Path, tmp_path: Path) -> None:
+    # Memory and disk of a server hold 40% of the data.
+    few = {"cache_memory": str(int(0.4 * 4 * 128 * ROWS)), "cache_disk": "1MiB"}
+    job = {
+        **JOB,
+        "shuffle": {"partitions": PARTITIONS, "window_rows": ROWS // 4},
+        "tensors": {"x": {"columns": ["f*"], "dtype": "float32"}},
+    }
+    decoded, read = {}, {}
     for count in (1, 4):
-        tier = Tier(pool, tmp_path / f"tier-{count}", {"events": events}, flags=few, settings=KEEP_ALL).grow(count)
+        tier = Tier(pool, tmp_path / f"tier-{count}", {"events": wide}, flags=few).grow(count)
         for epoch in range(3):
-            before = sum(tier.counters("forebay_decode_rows_total")), sum(tier.counters("forebay_storage_read_bytes_total"))
-            read_ranks(tier.urls, WORLD, connect=FAST, **JOB, epoch=epoch)
-            after = sum(tier.counters("forebay_decode_rows_total")), sum(tier.counters("forebay_storage_read_bytes_total"))
-            decoded[count, epoch] = [b - a for a, b in zip(before, after)]
-    assert decoded[4, 1] == decoded[4, 2] == [0, 0]
-    assert decoded[1, 1][0] >= ROWS / 2 and decoded[1, 2][0] >= ROWS / 2
+            before = [sum(tier.counters(name)) for name in ("forebay_decode_rows_total", "forebay_storage_read_bytes_total")]
+            read_ranks(tier.urls, WORLD, connect=FAST, each=lambda batch: None, **job, epoch=epoch)
+            after = [sum(tier.counters(name)) for name in ("forebay_decode_rows_total", "forebay_storage_read_bytes_total")]
+            decoded[count, epoch], read[count, epoch] = after[0] - before[0], after[1] - before[1]
+    assert decoded[4, 0] == ROWS and decoded[4, 1] == decoded[4, 2] == 0
+    assert read[4, 1] == read[4, 2] == 0
+    assert decoded[1, 1] >= ROWS / 2 and decoded[1, 2] >= ROWS / 2
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -41,8 +41,7 @@ impl Link {
     pub(super) async fn start(rate: Option<u64>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let state =
-            Arc::new(State { target: Mutex::default(), free_at: Mutex::new(Instant::now()), rate });
+        let state = Arc::new(State { target: Mutex::default(), free_at: Mutex::new(Instant::now()), rate });
         let accepting = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -80,7 +79,12 @@ impl State {
         }
     }
 
-    async fn pump(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_limited: bool) -> io::Result<()> {
+    async fn pump(
+        &self,
+        mut from: OwnedReadHalf,
+        mut to: OwnedWriteHalf,
+        is_limited: bool,
+    ) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let length = from.read(&mut chunk).await?;

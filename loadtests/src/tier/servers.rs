@@ -104,9 +104,9 @@ impl Servers {
         for server in &self.servers {
             loop {
                 let view = server.http("GET", "/api/v1/members", "")?;
-                let known = view["members"].as_array().map_or(0, |members| {
-                    members.iter().filter(|member| member["state"] == "ready").count()
-                });
+                let known = view["members"]
+                    .as_array()
+                    .map_or(0, |members| members.iter().filter(|member| member["state"] == "ready").count());
                 if known == self.links.len() {
                     break;
                 }

@@ -128,6 +128,7 @@ impl Members {
         let mut changes = Vec::new();
         let interval = self.interval(address);
         let Some(contact) = self.contacts.get_mut(address) else { return changes };
+        contact.is_greeted = false;
         match result {
             Err(error) => {
                 contact.fail(now, truncated(error), self.config.max_hello_backoff);
@@ -165,16 +166,18 @@ impl Members {
     }
 
     /// Returns the addresses to greet now, and schedules their next hellos. The caller reports each result with [`on_hello`](Self::on_hello).
+    /// An address whose hello has no result yet is not greeted again.
     pub fn due(&mut self, now: Duration) -> Vec<String> {
         let mut due = Vec::new();
         let addresses: Vec<String> = (self.contacts.iter())
-            .filter(|(_, contact)| contact.next_hello <= now)
+            .filter(|(_, contact)| contact.next_hello <= now && !contact.is_greeted)
             .map(|(address, _)| address.clone())
             .collect();
         for address in addresses {
             let next = now.saturating_add(self.interval(&address));
             if let Some(contact) = self.contacts.get_mut(&address) {
                 contact.next_hello = next;
+                contact.is_greeted = true;
                 due.push(address);
             }
         }
@@ -183,7 +186,8 @@ impl Members {
 
     /// Returns the time at which [`on_tick`](Self::on_tick) or [`due`](Self::due) has something to do. `None`: not before the next event.
     pub fn next_wake(&self) -> Option<Duration> {
-        let hellos = self.contacts.values().map(|contact| contact.next_hello).min();
+        let waiting = self.contacts.values().filter(|contact| !contact.is_greeted);
+        let hellos = waiting.map(|contact| contact.next_hello).min();
         let removals = self.members.values().filter_map(|entry| self.removal_at(entry)).min();
         let adoption = self.list.hold().map(|hold| hold.until);
         [hellos, removals, adoption].into_iter().flatten().min()

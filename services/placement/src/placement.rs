@@ -170,11 +170,11 @@ impl Placement {
         // Score and server of the last request of each group.
         let mut asked: Vec<Option<(u64, Reverse<usize>)>> = vec![None; keys.len()];
         for group in order {
-            let mut unmatched = Some(usize::try_from(group).expect("the number of matched groups is limited"));
+            let mut unmatched =
+                Some(usize::try_from(group).expect("the number of matched groups is limited"));
             while let Some(group) = unmatched {
                 let choice = next_choice(&digests, keys[group], asked[group]);
-                let (score, Reverse(server)) =
-                    choice.expect("the capacities add up to the number of groups");
+                let (score, Reverse(server)) = choice.expect("the capacities add up to the number of groups");
                 asked[group] = Some((score, Reverse(server)));
                 accepted[server].push((Reverse(score), group));
                 let is_full = accepted[server].len() > capacities[open[server]];

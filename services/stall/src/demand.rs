@@ -57,9 +57,6 @@ pub struct Trainer {
 /// servers.
 pub fn wanted_servers(load: Load, trainers: &[Trainer]) -> f64 {
     let total_rate: f64 = trainers.iter().map(|trainer| trainer.rate).sum();
-    if total_rate <= 0.0 {
-        return 0.0;
-    }
     let load_fraction = load.cpu.max(load.network).clamp(0.0, 1.0);
     let is_network_bound = load.network >= TARGET_LOAD && load.network >= load.cpu;
     let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
@@ -68,7 +65,13 @@ pub fn wanted_servers(load: Load, trainers: &[Trainer]) -> f64 {
         let growth = growth(&trainer.recent, is_network_bound);
         is_waited_for |= growth > 1.0;
         let job = jobs.entry(trainer.job).or_default();
-        job.demand += trainer.rate / total_rate * load_fraction * growth;
+        let share = match total_rate > 0.0 {
+            true => trainer.rate / total_rate,
+            // Before the first batches, those that wait for the server have equal shares of the load.
+            false if growth > 1.0 => 1.0 / trainers.len() as f64,
+            false => 0.0,
+        };
+        job.demand += share * load_fraction * growth;
         job.ranks.insert(trainer.rank);
         // Trainers of one job have equal values.
         job.limit_of_a_rank = TARGET_LOAD * trainer.servers as f64 / trainer.world_size.max(1) as f64;

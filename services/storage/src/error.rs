@@ -200,7 +200,7 @@ impl Error {
                 *column = column.take().or_else(|| name.map(str::to_owned));
             }
             Self::Limit { location, .. } | Self::Unsupported { location, .. } => {
-                location.push_str(&place(&group, &name.map(str::to_owned)))
+                location.push_str(&place(&group, &name.map(str::to_owned)));
             }
             _ => {}
         }

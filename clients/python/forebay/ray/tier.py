@@ -13,6 +13,8 @@ from forebay.ray.server import Coordinator, ServerActor, flags_of
 
 # Settings that a tier sets.
 FIXED = ("grpc", "http", "advertise", "members", "cache_dir", "dataset", "state", "max_log_size")
+# Maximum time for the streams of a server to end after its tier was closed.
+STOP_TIMEOUT_S = 120
 STRATEGIES = ("STRICT_SPREAD", "SPREAD")
 
 
@@ -82,6 +84,9 @@ class Tier:
         self._namespace = f"forebay-{name}"
         flags = [word for key, url in datasets.items() for word in ("--dataset", f"{key}={url}")]
         flags += flags_of({"cpu_threads": max(1, int(cpus)), **({"state": state} if state else {}), **settings})
+        detached = {"namespace": self._namespace, "lifetime": "detached", "max_restarts": -1}
+        # If another driver has just created a tier of this name, this raises ValueError, and nothing must be closed.
+        ray.remote(Coordinator).options(name="members", num_cpus=0, **detached).remote(servers, self._scheme)
         try:
             self._start(servers, flags, cpus, dict(resources or {}), strategy, cache_dir, port, start_timeout)
         except BaseException:
@@ -114,9 +119,9 @@ class Tier:
         stopping = [actor.stop.remote() for actor in actors]
         for stopped in stopping:
             try:
-                ray.get(stopped)
-            except ray.exceptions.RayError:
-                # The server has ended with its node, or it did not start.
+                ray.get(stopped, timeout=STOP_TIMEOUT_S)
+            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError):
+                # The server has ended with its node, it did not start, or it waits for a node.
                 continue
         for actor in actors:
             ray.kill(actor, no_restart=True)
@@ -140,7 +145,6 @@ class Tier:
         timeout: float,
     ) -> None:
         detached = {"namespace": self._namespace, "lifetime": "detached", "max_restarts": -1}
-        coordinator = ray.remote(Coordinator).options(name="members", num_cpus=0, **detached).remote(servers, self._scheme)
         bundle = {"CPU": cpus, **resources}
         group = placement_group([bundle] * servers, strategy=strategy, name=self._namespace, lifetime="detached")
         if not group.wait(timeout):
@@ -155,10 +159,10 @@ class Tier:
             server = ray.remote(ServerActor).options(name=f"server-{number}", max_concurrency=4, **options, **detached)
             actors.append(server.remote(self._namespace, number, "members", flags, cache_dir, port, timeout))
         try:
-            ray.get([actor.update.remote() for actor in actors])
+            ray.get([actor.update.remote() for actor in actors], timeout=timeout)
             # Each server now also knows those that started after it.
-            ray.get([actor.update.remote() for actor in actors])
-        except ray.exceptions.RayError as error:
+            ray.get([actor.update.remote() for actor in actors], timeout=timeout)
+        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
             raise ServerStartError(f"a server of the tier does not start: {error}") from error
 
     def _addresses(self) -> list[str]:

@@ -109,6 +109,13 @@ impl Lane {
 
     /// Returns true if the batch may be received by another attempt.
     fn can_retry(&mut self, error: &Error, was_running: bool, renewed: &mut bool) -> bool {
+        if matches!(error, Error::Status(_) | Error::BatchMismatch(_) | Error::Protocol(_))
+            && self.origin.as_ref().is_some_and(Origin::is_location)
+            && (*renewed || !self.job.servers.config().can_renew_token(error))
+        {
+            // A location is a hint. The servers of the client decide whether the request is wrong.
+            return !self.is_over();
+        }
         if matches!(error, Error::BatchMismatch(_) | Error::Protocol(_)) {
             // Corrupted in transit, or by the server. A second time, it is an error.
             return !self.is_over() && self.mismatched.replace(self.next) != Some(self.next);
@@ -116,10 +123,6 @@ impl Lane {
         if was_running && !*renewed && self.job.servers.config().can_renew_token(error) {
             // The token of the stream has expired. A new stream reads the token file again.
             *renewed = true;
-            return true;
-        }
-        if matches!(error, Error::Status(_)) && self.origin.as_ref().is_some_and(Origin::is_location) {
-            // A location is a hint. The servers of the client decide whether the request is wrong.
             return true;
         }
         self.attempts.can_retry(error, self.job.placement.targets())

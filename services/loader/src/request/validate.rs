@@ -15,6 +15,8 @@ const MAX_WORLD_SIZE: u64 = 1 << 16;
 const MAX_LANES: u64 = 256;
 /// Maximum number of partitions of the order.
 const MAX_PARTITIONS: u64 = 4096;
+/// Maximum number of partitions that a rank reads. Limits the windows that a stream holds, and the entries of the cache's forecast.
+const MAX_PARTITIONS_PER_RANK: u64 = 256;
 /// Minimum number of blocks with rows per partition.
 const BLOCKS_PER_PARTITION: u64 = 2;
 /// Mean number of blocks in a window of a partition, at least, if the request has no `window_rows`.
@@ -117,6 +119,15 @@ pub(crate) fn resolve_partitions(
         let reason = format!(
             "is {partitions}, which does not divide the {global_batch} {unit} that a global batch takes from '{}'",
             train.dataset
+        );
+        return Err(Error::invalid(FIELD, reason));
+    }
+    let ranks = train.world_size.unwrap_or(1).max(1);
+    if partitions.div_ceil(ranks) > MAX_PARTITIONS_PER_RANK {
+        let reason = format!(
+            "is {partitions}; expected at most {} for {ranks} ranks, because a rank reads at most \
+             {MAX_PARTITIONS_PER_RANK} partitions",
+            ranks * MAX_PARTITIONS_PER_RANK
         );
         return Err(Error::invalid(FIELD, reason));
     }

@@ -12,6 +12,8 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) struct Contact {
     /// Time of the next hello.
     pub(super) next_hello: Duration,
+    /// True while a hello has no result.
+    pub(super) is_greeted: bool,
     /// Name of the member that answered here last.
     pub(super) name: Option<String>,
     /// Process that answered last.
@@ -32,6 +34,7 @@ impl Contact {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             next_hello: now,
+            is_greeted: false,
             name: None,
             instance: None,
             failures: 0,

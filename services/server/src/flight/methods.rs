@@ -258,9 +258,7 @@ async fn train_info(
         rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
         let ticket = Ticket::new(ticket(&requested, rank, lane));
         let endpoint = FlightEndpoint::new().with_ticket(ticket);
-        info = info.with_endpoint(
-            locations.of(rank).iter().fold(endpoint, |endpoint, uri| endpoint.with_location(uri)),
-        );
+        info = info.with_endpoint(locations.of(rank).iter().fold(endpoint, FlightEndpoint::with_location));
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
     Ok(charged(info.with_total_records(rows), charge))

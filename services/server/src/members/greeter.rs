@@ -125,8 +125,14 @@ impl Credentials {
         if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.clone());
         }
-        let result =
-            client.do_action(request).await.map_err(said)?.into_inner().message().await.map_err(said)?;
+        let result = client
+            .do_action(request)
+            .await
+            .map_err(|status| said(&status))?
+            .into_inner()
+            .message()
+            .await
+            .map_err(|status| said(&status))?;
         let body = result.context("the answer is empty, expected a HelloResult")?.body;
         // Newer servers may add fields, which are ignored.
         HelloResult::decode(body).context("malformed answer, expected a HelloResult")
@@ -134,7 +140,7 @@ impl Credentials {
 }
 
 /// The code and the message of a status, without its metadata.
-fn said(status: tonic::Status) -> anyhow::Error {
+fn said(status: &tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", forebay_proto::code_name(status.code()), status.message())
 }
 

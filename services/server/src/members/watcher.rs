@@ -1,10 +1,11 @@
 //! The task that follows the list of members, greets them, and publishes the view.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use forebay_placement::{Change, Hello, Members, RefusalReason};
 use forebay_proto::v1::HelloResult;
+use futures::FutureExt;
 use metrics::counter;
 use tokio::{
     sync::Semaphore,
@@ -233,8 +234,9 @@ impl Watcher {
                 let _permit = permits.acquire().await.context("the server stops")?;
                 credentials.greet(&address?).await
             };
-            let result = greeting.await;
-            (text, result)
+            // Each greeting must have a result, because its address is not greeted again before.
+            let result = AssertUnwindSafe(greeting).catch_unwind().await;
+            (text, result.unwrap_or_else(|_| Err(anyhow!("the greeting panicked"))))
         });
     }
 

@@ -174,33 +174,6 @@ def test_pinning_requires_an_administrator(start: Callable[..., Server], tmp_pat
         pin(server, "previous", authorization="Bearer operator")
 
 
-def test_a_pin_is_done_and_audited_although_its_caller_has_left(start: Callable[..., Server], tmp_path: Path) -> None:
-    write(tmp_path / "users", 1, usual(1))
-    server = start('[loader.fault_injection]\ndecode = "3s"')
-    first = state(server)["snapshot"]
-    write(tmp_path / "users", 2, usual(2))
-    second = refresh(server)
-    until(lambda: state(server)["snapshot"] == second)
-
-    def audited() -> list[str]:
-        return [line for line in server.log().splitlines() if " audit: " in line and "pin-lookups" in line]
-
-    # The snapshot takes seconds to load. A call that did not reach the server in time is repeated.
-    for _ in range(10):
-        with pytest.raises(flight.FlightTimedOutError):
-            pin(server, first, timeout=1)
-        try:
-            until(lambda: bool(audited()))
-            break
-        except AssertionError:
-            assert not state(server)["pinned"], "the snapshot was pinned without an audit entry"
-    (entry,) = audited()
-    assert "change" in entry and "users" in entry and "error" not in entry, entry
-    assert state(server)["snapshot"] == first and state(server)["pinned"]
-    events = json.loads(server.http_get("/api/v1/events")[1])["events"]
-    assert [event["kind"] for event in events].count("snapshot_pinned") == 1
-
-
 def test_after_a_restart_the_accepted_snapshot_is_awaited_while_the_state_does_not_answer(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -28,6 +28,12 @@ fn a_server_without_trainers_is_not_wanted() {
 }
 
 #[test]
+fn a_busy_server_that_has_sent_nothing_yet_is_wanted() {
+    let waits = Trainer { rate: 0.0, ..trainer(0, 8, &[(Bucket::Compute, 5.0), (Bucket::Decode, 5.0)]) };
+    assert_wants(BUSY, &[waits], 2.0);
+}
+
+#[test]
 fn the_demand_is_the_rate_without_waiting_for_the_server() {
     // They compute for a quarter of the time, so that they would take four times the rate that the busy server sends.
     let slow = [(Bucket::Compute, 5.0), (Bucket::Decode, 9.0), (Bucket::Gather, 3.0), (Bucket::Queued, 3.0)];
