@@ -354,15 +354,34 @@ fn hellos_pause_longer_after_each_failure() {
 }
 
 #[test]
+fn an_address_without_a_result_is_not_greeted_again() {
+    let mut members = Members::new(Config::default(), hello(0));
+    members.on_list(at(0), addresses([0, 1]));
+    assert_eq!(members.due(at(0)), [address(0), address(1)]);
+    members.on_hello(at(1), &address(0), Ok(hello(0)));
+    assert_eq!(members.due(at(1000)), [address(0)], "the hello to the other address is still running");
+    members.on_hello(at(1000), &address(1), Err("no answer".into()));
+    assert_eq!(members.due(at(2000)), [address(1)]);
+}
+
+#[test]
 fn hellos_of_many_servers_are_spread() {
     let mut members = Members::new(Config::default(), hello(0));
     members.on_list(at(0), addresses(0..1_000));
-    assert_eq!(members.due(at(0)).len(), 1_000);
     let mut greeted = 0;
-    for tenth in 1..200 {
-        let due = members.due(SECOND / 10 * tenth).len();
-        assert!(due < 60, "{due} hellos at once");
-        greeted += due;
+    for tenth in 0..200 {
+        let now = SECOND / 10 * tenth;
+        let due = members.due(now);
+        for address in &due {
+            let number = address.trim_start_matches("10.0.0.").trim_end_matches(":7050").parse().unwrap();
+            members.on_hello(now, address, Ok(hello(number)));
+        }
+        if tenth == 0 {
+            assert_eq!(due.len(), 1_000, "a new list is greeted at once");
+            continue;
+        }
+        assert!(due.len() < 60, "{} hellos at once", due.len());
+        greeted += due.len();
     }
     assert!(greeted > 950, "{greeted}");
 }
