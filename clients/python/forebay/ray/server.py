@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -86,7 +87,10 @@ class ServerActor:
                 if time.monotonic() > started + start_timeout or not any(word in str(error) for word in TRANSIENT):
                     raise
                 time.sleep(RETRY_PAUSE_S)
-        (self._folder / "address").write_text(self._address)
+        # A restart in between must not read a part of the address.
+        scratch = self._folder / "address.new"
+        scratch.write_text(self._address)
+        scratch.replace(self._folder / "address")
         threading.Thread(target=self._await_end, daemon=True).start()
         threading.Thread(target=self._keep_updated, daemon=True).start()
 
@@ -118,7 +122,7 @@ class ServerActor:
             last_host, _, last_port = (self._folder / "address").read_text().rpartition(":")
         except OSError:
             return 0
-        return int(last_port) if last_host == host else 0
+        return int(last_port) if last_host == host and last_port.isdecimal() else 0
 
     def _start(self, flags: Sequence[str], timeout: float) -> subprocess.Popen[bytes]:
         host, _, _ = self._address.rpartition(":")
@@ -142,7 +146,8 @@ class ServerActor:
             try:
                 process.wait(RETRY_PAUSE_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                # The server is a child of the process, in the same group.
+                os.killpg(process.pid, signal.SIGKILL)
             raise ServerStartError(f"the server at {self._address} does not start: {self._log_since(begin)}")
         self._server_pid = json.loads(line)["pid"]
         return process

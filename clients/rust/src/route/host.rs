@@ -40,6 +40,10 @@ impl Peer {
         if authority.as_str().contains('@') {
             return Err("expected a host without user information");
         }
+        // Without this check, a port that is too large would become the default port of HTTP.
+        if authority.port_u16().is_none() && !authority.as_str().ends_with(authority.host()) {
+            return Err("expected a port from 0 to 65535");
+        }
         Ok(Self { host: Host::parse(authority.host()).ok_or("expected a host")?, is_tls })
     }
 }
@@ -72,6 +76,13 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_is_no_port_is_an_error() {
+        for url in ["grpc://a:99999", "grpc+tls://[::1]:65536", "grpc://a:"] {
+            assert!(Peer::parse(url).is_err(), "{url}");
+        }
+    }
 
     #[test]
     fn the_host_of_a_url_is_compared_without_case_brackets_and_final_dot() {

@@ -269,6 +269,18 @@ async fn a_server_of_another_state_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn locations_that_do_not_speak_flight_are_passed_over() {
+    let folder = TempDir::new().unwrap();
+    let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
+    let seed = Front::before(&first).await;
+    // The HTTP API answers a Flight call over HTTP/2 with 404. Two wrong answers in a row must not end the training.
+    seed.locate([&first, &second].map(|server| format!("grpc://{}", server.http())));
+    let expected = expected(&first, &train(1)).await;
+    assert_eq!(all(started(&seed.url, config(), &train(1)).await).await, expected);
+    assert_eq!(seed.streams(), 1, "the server of the client delivers the stream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_plan_of_the_same_request_is_an_error() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
