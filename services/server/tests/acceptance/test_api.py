@@ -61,6 +61,8 @@ ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
     ("PATCH", "/api/v1/queues/{name}"): (401, 403, 403, 200),
     ("GET", "/api/v1/events"): READERS,
     ("GET", "/api/v1/callers"): (401, 403, 200, 200),
+    # The server has no members.
+    ("GET", "/api/v1/members"): (401, 403, 404, 404),
     ("GET", "/api/v1/live"): READERS,
     ("GET", "/api/v1/jobs"): READERS,
     ("GET", "/api/v1/explain"): READERS,

@@ -141,17 +141,3 @@ def test_no_server_is_demanded_for_a_slow_store(small_groups: Path, pool: Pool) 
 
 
 @pytest.mark.timeout(300)
-def test_trainers_that_compute_demand_the_load_that_the_server_has(pool: Pool, small_groups: Path) -> None:
-    server = pool.start({"flights": small_groups}, config=gathers_slowly(pool))
-    # Each takes a batch per 1.6 s: 2.5 per second together, at a rate of the server of 12.5.
-    trainers = [Trainer(server.location, train(job), 20 * GATHER_S) for job in range(TRAINERS)]
-    with running(trainers):
-        # First the server fills the buffers of the connections, which keeps it busy.
-        deadline, load = time.monotonic() + 240, 1.0
-        while load > TARGET_LOAD - 0.2:
-            assert time.monotonic() < deadline, "the server is busy with trainers that compute"
-            load, _ = loads(server, 10)
-        # The metric is an average of the last ten seconds.
-        load, average = loads(server, 20)
-    print(f"wanted {average:.2f}, load {load:.2f}")
-    assert average == pytest.approx(load, abs=0.1)

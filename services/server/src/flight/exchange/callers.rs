@@ -318,8 +318,10 @@ fn request(metadata: &[u8]) -> Result<InferRequest, Error> {
 
 /// Converts a failure of the queue to its wire form.
 fn from_failure(failure: &Failure) -> v1::Failure {
-    let retry_after_seconds = failure.retry_after().map(|time| time.as_secs_f64());
-    v1::Failure { retry_after_seconds, ..from_error(&Error::from(failure)) }
+    let limited = from_error(&Error::from(failure));
+    // The queue predicts the time of its own limits.
+    let predicted = failure.retry_after().map(|time| time.as_secs_f64());
+    v1::Failure { retry_after_seconds: predicted.or(limited.retry_after_seconds), ..limited }
 }
 
 fn from_error(error: &Error) -> v1::Failure {
