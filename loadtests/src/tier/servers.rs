@@ -89,7 +89,9 @@ impl Servers {
         let (members, advertise) =
             (format!("file:{}", self.members.display()), self.links[index].address().to_string());
         let config = self.folder.path().join("forebay.toml").display().to_string();
-        let flags = ["--members", &members, "--advertise", &advertise, "--config", &config];
+        let state = self.folder.path().join("state").display().to_string();
+        let flags =
+            ["--members", &members, "--advertise", &advertise, "--config", &config, "--state", &state];
         let server = Server::start_with(&self.dataset, &self.url, Transport::Tcp, &flags, &[])?;
         let address = server.url().trim_start_matches("http://");
         let address: SocketAddr = address.parse().with_context(|| format!("address {address}"))?;
