@@ -76,17 +76,6 @@ def growths(trainers: list[Trainer], before: list[tuple[float, float]]) -> list[
     return found
 
 
-def loads(server: Server, seconds: float) -> tuple[float, float]:
-    """Returns the load of the one thread over a time, and the average of the metric."""
-
-    def busy() -> float:
-        return sum(scrape(server).value("forebay_stage_seconds_total", stage=stage) for stage in ("decode", "gather"))
-
-    before, since = busy(), time.monotonic()
-    average = averages(server, seconds)
-    return (busy() - before) / (time.monotonic() - since), average
-
-
 @pytest.mark.timeout(180)
 def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Pool, small_groups: Path) -> None:
     server = pool.start({"flights": small_groups}, config=gathers_slowly(pool))
@@ -138,6 +127,3 @@ def test_no_server_is_demanded_for_a_slow_store(small_groups: Path, pool: Pool) 
     print(f"wanted {average:.2f}, measured by the trainer {growth:.2f}")
     assert growth > 4, "the trainer does not wait for the store"
     assert 0 < average < 0.5
-
-
-@pytest.mark.timeout(300)
