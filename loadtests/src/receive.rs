@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use forebay_client::{Batch, Client, Error};
 use forebay_proto::v1;
 use futures::FutureExt;
+use tokio::runtime::Handle;
 
 use crate::{
     accelerator::{Accelerator, wait_until},
@@ -54,6 +55,28 @@ pub(crate) async fn receive_rank(
 ) -> anyhow::Result<RunResult> {
     let asked = Instant::now();
     receive(&mut client.train(train).await?, asked, compute).await
+}
+
+/// Receives all batches of `train` with one rank per client, each in a thread of its own, and runs `concurrently` at the same
+/// time. Returns the results in the order of the ranks.
+pub(crate) fn receive_ranks(
+    runtime: &Handle,
+    clients: &[Client],
+    train: &v1::Train,
+    compute: Option<Duration>,
+    concurrently: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<RunResult>> {
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..)
+            .zip(clients)
+            .map(|(rank, client)| {
+                let train = v1::Train { rank: Some(rank), ..train.clone() };
+                scope.spawn(move || runtime.block_on(receive_rank(client, &train, compute)))
+            })
+            .collect();
+        concurrently()?;
+        ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic")).collect()
+    })
 }
 
 /// Receives all batches of `source`, which was requested at `asked`. The thread sleeps while the accelerator computes, like

@@ -17,7 +17,7 @@ use crate::{
     chart::{Bar, Chart},
     machine::Machine,
     output::Output,
-    receive::receive_rank,
+    receive::receive_ranks,
     scenario::Scenario,
     source::Source,
     stats::{Spread, median},
@@ -233,19 +233,7 @@ impl<'a> Job<'a> {
         };
         self.epoch += epochs;
         let started = Instant::now();
-        let runtime = self.runtime.handle();
-        let ranks = std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..)
-                .zip(&self.clients)
-                .map(|(rank, client)| {
-                    let train = v1::Train { rank: Some(rank), ..train.clone() };
-                    scope.spawn(move || runtime.block_on(receive_rank(client, &train, None)))
-                })
-                .collect();
-            concurrently()?;
-            let result = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
-            result.collect::<anyhow::Result<Vec<_>>>()
-        })?;
+        let ranks = receive_ranks(self.runtime.handle(), &self.clients, &train, None, concurrently)?;
         let waits = ranks.iter().flat_map(|rank| [rank.wait_seconds, rank.epoch_wait_seconds]);
         let longest_wait_seconds = waits.flatten().map(|waits| waits.max).fold(0.0, f64::max);
         Ok(Run { seconds: started.elapsed().as_secs_f64(), longest_wait_seconds })

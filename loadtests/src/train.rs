@@ -19,8 +19,7 @@ use crate::{
     interference::{Clock, Patience},
     logical,
     output::Output,
-    protocol::RunResult,
-    receive::receive_rank,
+    receive::receive_ranks,
     scenario::Scenario,
     server::{self, Server, Transport},
     share,
@@ -165,18 +164,7 @@ impl<'a> Trainer<'a> {
         let (server_before, client_before) = (usage()?, Usage::own()?);
         let clock = Clock::now()?;
         let started = Instant::now();
-        let runtime = self.runtime.handle();
-        let ranks = std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..)
-                .zip(&self.clients)
-                .map(|(rank, client)| {
-                    let train = v1::Train { rank: Some(rank), ..train.clone() };
-                    scope.spawn(move || runtime.block_on(receive_rank(client, &train, compute)))
-                })
-                .collect();
-            let result = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
-            result.collect::<anyhow::Result<Vec<RunResult>>>()
-        })?;
+        let ranks = receive_ranks(self.runtime.handle(), &self.clients, &train, compute, || Ok(()))?;
         let seconds = started.elapsed().as_secs_f64();
         let (server_after, client_after) = (usage()?, Usage::own()?);
         let server_cpu_seconds =

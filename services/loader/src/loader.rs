@@ -351,7 +351,7 @@ impl Loader {
     /// Returns the error of the first block that cannot be read.
     pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let blocks = job.snapshot().blocks().len();
-        let orders: Vec<_> = job.order.partitions_of(job.train().epoch).collect();
+        let orders: Vec<_> = job.order.orders(job.train().epoch).collect();
         let mut room = self.free_bytes();
         // The first windows of all partitions are needed first.
         let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);

@@ -68,7 +68,7 @@ impl Placement {
     /// Matches `streams` with `servers`.
     ///
     /// Draining servers are left out, unless all are draining. If some of the remaining servers are in `zone`, the others are left out.
-    /// Of servers with the same name, one counts. Without servers, streams have no candidates.
+    /// Servers with the same name count as one. Without servers, streams have no candidates.
     pub fn new(servers: &[Server], streams: &Streams<'_>, zone: Option<&str>) -> Self {
         let servers = eligible(servers, zone);
         let mut placement = Self {
@@ -211,7 +211,7 @@ fn next_choice(
 /// Returns the servers that take part, in the order of names.
 fn eligible<'a>(servers: &'a [Server], zone: Option<&str>) -> Vec<&'a Server> {
     let mut eligible: Vec<&Server> = servers.iter().collect();
-    // Of servers with the same name, the one with the smallest fields counts, whatever the order of the list.
+    // The server with the smallest fields represents all servers with its name, whatever the order of the list.
     eligible.sort_unstable();
     eligible.dedup_by(|a, b| a.name == b.name);
     if eligible.iter().any(|server| !server.is_draining) {

@@ -130,7 +130,7 @@ class Tier:
         try:
             remove_placement_group(ray.util.get_placement_group(self._namespace))
         except ValueError:
-            # It was not created.
+            # The placement group was not created.
             return
 
     def _start(

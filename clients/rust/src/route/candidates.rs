@@ -15,7 +15,7 @@ pub(super) enum Candidate {
     Own,
 }
 
-/// Number of a server among those that a client asks for a stream, as the server is told.
+/// Place of a server in the list of servers that a client asks for a stream. The client sends it to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CandidateNumber {
     /// The server may refer the client to the next one. Counted from 0.

@@ -68,7 +68,7 @@ impl JobOrder {
     }
 
     /// Returns the orders of all partitions in `epoch`; O(blocks).
-    pub(crate) fn partitions_of(&self, epoch: u64) -> impl Iterator<Item = EpochOrder> {
+    pub(crate) fn orders(&self, epoch: u64) -> impl Iterator<Item = EpochOrder> {
         (0..self.partitions.count()).map(move |partition| self.epoch(partition, epoch))
     }
 

@@ -10,7 +10,7 @@ use super::job::Job;
 impl Job {
     /// Summary of the plan for the caller.
     pub fn summary(&self) -> v1::PlanSummary {
-        let orders: Vec<EpochOrder> = self.order.partitions_of(self.train().epoch).collect();
+        let orders: Vec<EpochOrder> = self.order.orders(self.train().epoch).collect();
         let blocks = orders
             .iter()
             .flat_map(|order| (0..order.windows()).map(|window| order.window(window).blocks.len()));

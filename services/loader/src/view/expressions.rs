@@ -60,7 +60,7 @@ impl Expressions {
     /// Returns the filter `text`, which is compiled now unless it was compiled before.
     ///
     /// # Errors
-    /// Those of [`Expression::filter`].
+    /// The errors of [`Expression::filter`].
     pub(super) fn filter(
         &self,
         text: &str,
@@ -75,7 +75,7 @@ impl Expressions {
     /// Returns the selected expression `text`, which is compiled now unless it was compiled before.
     ///
     /// # Errors
-    /// Those of [`Expression::column`].
+    /// The errors of [`Expression::column`].
     pub(super) fn column(
         &self,
         text: &str,

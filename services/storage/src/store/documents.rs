@@ -124,7 +124,7 @@ impl Documents {
     /// return the same document.
     ///
     /// # Errors
-    /// Those of [`put`](Self::put) and [`get`](Self::get); [`Error::Unavailable`] if the document was deleted in the meantime.
+    /// The errors of [`put`](Self::put) and [`get`](Self::get); [`Error::Unavailable`] if the document was deleted in the meantime.
     pub async fn get_or_create<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
