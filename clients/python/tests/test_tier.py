@@ -262,10 +262,10 @@ def test_many_ranks_read_the_store_as_often_as_one(pool: Pool, events: Path, tmp
     read_bytes = []
     for world in (1, 32):
         tier = Tier(pool, tmp_path / f"tier-{world}", {"events": events}).grow(2)
-        for url in tier.urls:
-            # A server reads the footers when it opens the dataset.
-            assert int(forebay.connect(url).train(**JOB, rank=0, world_size=1).summary["rows"]) == ROWS
-        before = sum(tier.counters("forebay_storage_read_bytes_total"))
+        # One server has read the footers, for the snapshot. The other reads them before its first block.
+        footers = max(tier.counters("forebay_storage_read_bytes_total"))
+        assert footers > 0
         read_ranks(tier.urls, world, connect=FAST, **{**JOB, "batch_size": 2048 // world})
-        read_bytes.append(sum(tier.counters("forebay_storage_read_bytes_total")) - before)
+        counts = tier.counters("forebay_storage_read_bytes_total")
+        read_bytes.append(sum(max(0, count - footers) for count in counts))
     assert 0 < read_bytes[1] <= 1.05 * read_bytes[0]
