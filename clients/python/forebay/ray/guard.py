@@ -2,19 +2,35 @@
 
     guard.py COMMAND [ARGUMENT ...]
 
-The command gets SIGTERM when standard input ends. The program ends with the status of the command.
+The command gets SIGTERM when standard input ends. The program ends with the status of the command. On Linux, the command also
+gets SIGTERM when this program is killed: Ray kills the child processes of an actor whose node is lost, but not their children.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
 
 
+# Option of prctl(2) in <linux/prctl.h>.
+PR_SET_PDEATHSIG = 1
+
+
 def main() -> None:
-    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    guard = os.getpid()
+
+    def end_with_guard() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != guard:
+            # The guard was killed before the call.
+            os._exit(1)
+
+    linux = sys.platform.startswith("linux")
+    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=end_with_guard if linux else None)
 
     def await_end() -> None:
         status = process.wait()

@@ -120,6 +120,27 @@ def pids_or_none(tier: forebay.ray.Tier, number: int) -> list[int] | None:
 
 
 @pytest.mark.timeout(400)
+def test_a_server_of_a_lost_node_starts_on_another_one(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
+    with started(tmp_path, flights, servers=2) as tier:
+        lost = node_of(tier, 0)
+        actor_and_server = pids(tier, 0)
+        cluster.remove_node(next(node for node in cluster.worker_nodes if node.node_id == lost), allow_graceful=False)
+        try:
+            until(lambda: not any(map(is_alive, actor_and_server)), 60)
+            # The other server continues, and Ray starts the lost one on the node that had none.
+            until(lambda: pids_or_none(tier, 0) not in (None, actor_and_server), 240)
+            assert node_of(tier, 0) not in (lost, node_of(tier, 1))
+            assert [rows([url]) for url in tier.urls] == [ROWS] * 2
+        finally:
+            cluster.add_node(num_cpus=2, resources={"disk": 1}, object_store_memory=100_000_000)
+
+
+def node_of(tier: forebay.ray.Tier, number: int) -> str:
+    """Returns the id of the node on which a server runs."""
+    return ray._private.state.actors(tier._server(number)._actor_id.hex())["Address"]["NodeID"]
+
+
+@pytest.mark.timeout(400)
 def test_the_coordinator_learns_the_addresses_again(cluster: Cluster, flights: Path, tmp_path: Path) -> None:
     with started(tmp_path, flights, servers=2) as tier:
         before = tier.urls
