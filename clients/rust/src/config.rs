@@ -119,7 +119,7 @@ pub struct Config {
     pub trusted_hosts: Vec<String>,
     /// Maximum number of locations of a ticket that are used. Further ones are ignored. Default: 16.
     pub max_locations: u64,
-    /// Zone of this client. Plans then contain only locations in this zone, if it has servers. Default: none.
+    /// Zone of this client. Plans then contain only locations in this zone, if the zone has servers. Default: none.
     pub zone: Option<String>,
     /// TLS settings for URLs that begin with `https://` or `grpc+tls://`.
     pub tls: Tls,

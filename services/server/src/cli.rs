@@ -87,8 +87,8 @@ struct Serve {
     /// after a restart [default: none].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_ADVERTISE")]
     advertise: Option<String>,
-    /// Zone of this server, such as eu-west-1a. A client that sends its own zone receives only locations in this zone, if it has
-    /// servers. An empty value means none [default: none].
+    /// Zone of this server, such as eu-west-1a. A client that sends its own zone receives only locations in this zone, if the zone
+    /// has servers. An empty value means none [default: none].
     #[arg(long, value_name = "NAME", env = "FOREBAY_ZONE")]
     zone: Option<String>,
     /// File with the bearer token that this server sends to the other servers of the cluster. Required with --members and --tokens

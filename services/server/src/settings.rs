@@ -59,7 +59,7 @@ pub struct Settings {
     /// change after a restart. Default: none.
     pub advertise: Option<String>,
     /// Zone of this server, such as `eu-west-1a`: up to 64 letters, digits, `-`, `_` and `.`. A client that sends its own zone receives
-    /// only locations in this zone, if it has servers. Default: none.
+    /// only locations in this zone, if the zone has servers. Default: none.
     pub zone: Option<String>,
     /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the
     /// machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
