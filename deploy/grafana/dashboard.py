@@ -398,7 +398,7 @@ ROWS: dict[str, list[Panel]] = {
     "Cluster": [
         lines(
             "Servers",
-            "Servers that the trainers demand at a load of 0.8, and servers that answer.",
+            "Number of servers that the trainers demand at the target load of 0.8, and number of running servers.",
             {
                 "demanded": f"sum(forebay_wanted_servers{{{SERVERS}}}) / 0.8",
                 "up": f"sum(up{{{SERVERS}}})",

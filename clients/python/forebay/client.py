@@ -79,12 +79,12 @@ def connect(
         connect_timeout: Time limit for opening a connection, in seconds.
         keepalive_interval: Time without received data after which a ping is sent, in seconds.
         keepalive_timeout: Time to wait for the answer to a ping before the connection is closed, in seconds.
-        trusted_hosts: Hosts that receive requests and the token if a plan names them as locations: names, IP addresses, or
-            `*.DOMAIN` for the names below a domain, without a port. Default: the names below the parent domain of the hosts of
-            `urls`, and the loopback addresses if one of `urls` has one. The hosts of `urls` are always trusted.
-        replan_interval: Interval in seconds at which a training loop asks where its streams are served, at least 0.1. Only used
-            with servers that know each other.
-        zone: Zone of this client. Servers in the same zone are preferred.
+        trusted_hosts: Hosts of the servers in a plan (locations) to which the client sends requests and its token: names, IP
+            addresses, or `*.DOMAIN` for the names below a domain, without a port. Default: the names below the parent domain of the
+            hosts of `urls`, and the loopback addresses if one of `urls` has one. The hosts of `urls` are always trusted.
+        replan_interval: Interval in seconds at which a training loop requests the servers for its streams again, at least 0.1.
+            Only used with servers that have the setting `members`.
+        zone: Zone of this client. If the zone has servers, the streams use these.
         prefetch_bytes: Maximum size of the prefetched batches per rank, in bytes.
         prefetch_batches: Maximum number of prefetched batches per lane.
         idle_bytes: Maximum size of unused receive buffers that are kept for reuse per rank, in bytes.
@@ -204,9 +204,9 @@ class Client:
             seed: Shuffle seed. 0 is a regular seed.
             shuffle: Shuffle mode: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}` or
                 `{"none": {}}`. Default: windows of the server's default size.
-            partitions: Number of parts of the dataset with an order of their own, each with an equal part of every global
-                batch. A rank reads the blocks of its own partitions only, the same in every epoch. Must divide the global
-                batch. The same as `"partitions"` in `shuffle`. Default: 1.
+            partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number
+                of rows from each. A rank reads the blocks of its own partitions only, the same in every epoch. The number must
+                divide the global batch. The same as `"partitions"` in `shuffle`. Default: 1.
             epoch: First epoch.
             epochs: Number of epochs that one stream delivers without a pause. Default: each iteration opens a stream.
             rank: Rank of this process, from 0. Default: that of torch.distributed or jax.distributed if one of them is initialized

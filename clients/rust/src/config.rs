@@ -100,24 +100,26 @@ pub struct Config {
     /// Time to wait for the answer to a keepalive ping before the connection is closed. Default: 20 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_timeout: Duration,
-    /// Interval at which a training asks for its plan again, to learn where its streams are served. Each request follows the last
-    /// one after a random time between half of the interval and all of it. At the start of an epoch and after a failure of a
-    /// server, it follows within a thirtieth of the interval. At least 100 ms. Only plans with locations are asked for again.
-    /// Default: 5 min.
+    /// Interval at which a training requests its plan again, because the locations of its streams can change. Each request follows
+    /// the last one after a random time between a half and the whole of the interval. After the start of an epoch, and after a
+    /// failure of a server, it follows within 1/30 of the interval. At least 100 ms. Plans without locations are not requested
+    /// again. Default: 5 min.
     #[serde(with = "humantime_serde")]
     pub replan_interval: Duration,
-    /// Hosts that receive requests and the token if a plan names them as locations: names, IP addresses, or `*.DOMAIN` for the
-    /// names below a domain, all without a port. The hosts of the client's URLs are always trusted. If a URL of the client uses
-    /// TLS, locations must use TLS, too. Other locations are skipped, and nothing is sent to them.
+    /// Trusted hosts: the locations of a plan to which the client sends requests and its token. Each entry is a name, an IP address,
+    /// or `*.DOMAIN` for the names below a domain, without a port. The hosts of the client's URLs are always trusted. If a URL of the
+    /// client uses TLS, locations must use TLS, too. Other locations are skipped, and nothing is sent to them.
     ///
-    /// Default: none, which trusts the hosts that belong to those of the client's URLs. For a name with at least two dots, these
-    /// are the names below its parent domain: `forebay.ml.svc.cluster.local` stands for `*.ml.svc.cluster.local`. A parent like
-    /// `co.uk`, a country below a label of at most three characters, is not trusted. For a loopback address, `localhost` or a
-    /// Unix socket, they are the loopback addresses. Other addresses and names stand for themselves.
+    /// Default: none. The client then also trusts hosts that are related to its URLs:
+    ///
+    /// - A URL with a name of at least two dots: the names below its parent domain, such as `*.ml.svc.cluster.local` for
+    ///   `forebay.ml.svc.cluster.local`. A parent domain such as `co.uk` is not trusted: two letters for a country, and a label of at
+    ///   most three characters.
+    /// - A URL with a loopback address, `localhost` or a Unix socket: loopback addresses and `localhost`.
     pub trusted_hosts: Vec<String>,
     /// Maximum number of locations of a ticket that are used. Further ones are ignored. Default: 16.
     pub max_locations: u64,
-    /// Zone of this client. Servers that know their zone name locations in the same zone, if it has any. Default: none.
+    /// Zone of this client. Plans then contain only locations in this zone, if the zone has servers. Default: none.
     pub zone: Option<String>,
     /// TLS settings for URLs that begin with `https://` or `grpc+tls://`.
     pub tls: Tls,

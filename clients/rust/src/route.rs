@@ -1,9 +1,9 @@
 //! The way to a server: connections, choice of a server, retries.
 //!
 //! ```text
-//! placement: the servers of the streams of a rank; candidates decides among locations, trust refuses some
+//! placement: the server for the streams of a rank. candidates: the choice; trust: the allowed locations; replan: the time of a new plan
 //!     |
-//! servers: the servers that the client was given; failback decides when to return to the first one
+//! servers: the URLs of the client, for calls without locations. failback: the time of the return to the first one
 //!     |
 //! dial: the addresses of a host --> transport: one gRPC connection
 //! ```
@@ -84,8 +84,7 @@ impl Route {
         Ok(OpenedExchange { outgoing, response, target })
     }
 
-    /// Records that an exchange with `target` failed. After an error that another one may not have, the next attempt uses another
-    /// target.
+    /// Records that an exchange with `target` failed. If another target may succeed, the next attempt uses another one.
     pub(crate) fn failed(&self, target: Option<Target>, error: &Error) {
         if let (Self::Any(servers), Some(target)) = (self, target)
             && (error.is_transient() || error.is_limit())

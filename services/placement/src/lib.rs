@@ -1,19 +1,20 @@
-//! Decisions of a cluster: which servers there are, and which of them serves a stream.
+//! Decisions of a cluster: which servers are members, and which of them serves a stream.
 //!
 //! ```text
-//! source: addresses ----> Members ----> view: names, zones, draining --+
-//! hello: name, state ---> (state machine)                              v
-//!                                    Streams: dataset, K, W ----> Placement ----> candidates of a rank
+//! member list: addresses --> Members ----> View: names, zones, draining --+
+//! hello: name, state ------> (state machine)                              v
+//!                                  Streams: dataset, partitions, ranks --> Placement --> candidates of a rank
 //! ```
 //!
-//! - [`Members`]: the servers that this server knows. It adopts lists of addresses and answers to `hello`, and says which
-//!   addresses to greet next.
-//! - [`Placement`]: distributes the streams of a job over the servers. The same servers and streams have the same placement on
-//!   every server, in every version.
+//! - [`Members`]: the members in the view of this server. Its inputs are member lists and answers to `hello`. It returns the
+//!   addresses to which the caller must send `hello`.
+//! - [`Placement`]: distributes the streams of a job over the servers. Every server, also of another version, computes the same
+//!   placement from the same servers and streams.
 //!
-//! A wrong view or placement costs time only. Every server can serve every ticket, and a ticket determines the bytes.
+//! A wrong view or placement costs only time. Every server can serve every ticket, and a ticket determines the bytes.
 //!
-//! This crate does no I/O and reads no clock. Times are arguments: a [`Duration`](std::time::Duration) since a start that the caller chooses once.
+//! This crate does no I/O and reads no clock. Times are arguments. Each is a [`Duration`](std::time::Duration) since a start that
+//! the caller chooses once.
 
 #![deny(unsafe_code)]
 

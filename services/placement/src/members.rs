@@ -1,4 +1,4 @@
-//! Membership of a cluster as one server sees it: a state machine without I/O and clock.
+//! The members of a cluster in the view of one server: a state machine without I/O and clock.
 
 mod address_list;
 mod admission;
@@ -24,23 +24,24 @@ pub use config::Config;
 pub use hello::Hello;
 pub use view::{Member, RefusedAddress, View};
 
-/// Time per server between two hellos of this server.
+/// Minimum interval between two hellos to an address, for each address of the member list.
 const HELLO_SPACING: Duration = Duration::from_millis(20);
 /// Maximum length of a stored error, in characters.
 const MAX_ERROR_CHARS: usize = 500;
 
-/// The servers that this server knows.
+/// The members of a cluster, in the view of this server.
 ///
-/// The inputs are lists of addresses from a source ([`on_list`](Self::on_list)) and results of `hello`
-/// ([`on_hello`](Self::on_hello)). The caller greets the addresses that [`due`](Self::due) returns, and sleeps until [`next_wake`](Self::next_wake).
+/// The inputs are member lists ([`on_list`](Self::on_list)) and results of `hello` ([`on_hello`](Self::on_hello)). The caller sends
+/// `hello` to the addresses that [`due`](Self::due) returns, and sleeps until [`next_wake`](Self::next_wake).
 ///
-/// - A server becomes a member when its address is listed and it answers. Its name is its identity: its address may change.
-/// - A list that is empty or lacks more than half of the addresses is adopted after `shrink_delay`. Its additions count at once.
-/// - A member is removed when it has not been listed for `removal_delay` and does not answer. It is also removed when it has not
-///   been listed for `unlisted_timeout`. A listed member that does not answer is removed after `silent_timeout`. Until then, its
-///   streams use their next candidates, and it gets them back when it returns.
-/// - A removed server becomes a member again after `removal_delay` at the earliest. Therefore a list or server that comes and
-///   goes moves a stream at most once per `removal_delay`.
+/// - A server becomes a member when its address is in the member list and it answers. Its name identifies it. Its address may change.
+/// - A new list that is empty, or lacks more than half of the previous addresses, is adopted after `shrink_delay`. Addresses that it
+///   adds are used immediately.
+/// - A member that is not in the list is removed after `removal_delay` if it does not answer, and after `unlisted_timeout` if it does.
+///   A member that is in the list, but does not answer, is removed after `silent_timeout`. Until then, its streams use their next
+///   candidates, and return to it when it answers again.
+/// - A removed server can be a member again after `removal_delay`. A list that changes continually, or a server that restarts
+///   continually, therefore moves a stream at most once in this time.
 /// - A server with another `state`, or with the name of another running server, is refused.
 /// - This server is always a member.
 ///
@@ -71,7 +72,7 @@ struct Entry {
 }
 
 impl Members {
-    /// Starts with this server as the only member. `own` is its answer to `hello`.
+    /// Creates a view with this server as the only member. `own` is its answer to `hello`.
     pub fn new(config: Config, own: Hello) -> Self {
         Self {
             config,
@@ -84,7 +85,7 @@ impl Members {
         }
     }
 
-    /// This server's answer to `hello`.
+    /// Returns this server's answer to `hello`.
     pub fn own(&self) -> &Hello {
         &self.own
     }
@@ -97,7 +98,7 @@ impl Members {
         }
     }
 
-    /// Records that the source listed these addresses, or failed. A list that was stored by an earlier process can be given first.
+    /// Records a new member list, or the error of its source. The first list can be one that an earlier process stored.
     pub fn on_list(
         &mut self,
         now: Duration,
@@ -123,7 +124,7 @@ impl Members {
         changes
     }
 
-    /// Records the result of a hello: the answer, or why there was none. Results for addresses that are no longer greeted are ignored.
+    /// Records the result of a hello: the answer, or the error. Results for addresses that are no longer used are ignored.
     pub fn on_hello(&mut self, now: Duration, address: &str, result: Result<Hello, String>) -> Vec<Change> {
         let mut changes = Vec::new();
         let interval = self.interval(address);
@@ -148,7 +149,7 @@ impl Members {
         changes
     }
 
-    /// Applies what is due by time alone: lists that were held back, and removals.
+    /// Adopts a delayed list and removes members, if the time for this has come.
     pub fn on_tick(&mut self, now: Duration) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.list.advance(now, &mut changes) {
@@ -165,8 +166,8 @@ impl Members {
         changes
     }
 
-    /// Returns the addresses to greet now, and schedules their next hellos. The caller reports each result with [`on_hello`](Self::on_hello).
-    /// An address whose hello has no result yet is not greeted again.
+    /// Returns the addresses to which `hello` must be sent now, and schedules the next hello of each. The caller must report each result
+    /// with [`on_hello`](Self::on_hello). An address is not returned again before the result is reported.
     pub fn due(&mut self, now: Duration) -> Vec<String> {
         let mut due = Vec::new();
         let addresses: Vec<String> = (self.contacts.iter())
@@ -184,7 +185,8 @@ impl Members {
         due
     }
 
-    /// Returns the time at which [`on_tick`](Self::on_tick) or [`due`](Self::due) has something to do. `None`: not before the next event.
+    /// Returns the time at which [`on_tick`](Self::on_tick) or [`due`](Self::due) must be called next; `None` if not before the next list
+    /// or result.
     pub fn next_wake(&self) -> Option<Duration> {
         let waiting = self.contacts.values().filter(|contact| !contact.is_greeted);
         let hellos = waiting.map(|contact| contact.next_hello).min();
@@ -193,22 +195,22 @@ impl Members {
         [hellos, removals, adoption].into_iter().flatten().min()
     }
 
-    /// Returns the addresses in use, to be stored for the next start.
+    /// Returns the member list in use, to be stored for the next start.
     pub fn listed(&self) -> Vec<String> {
         self.list.iter().cloned().collect()
     }
 
-    /// Returns the list that is held back, if any.
+    /// Returns the delayed list; `None` if no list is delayed.
     pub fn held(&self) -> Option<ListHold> {
         self.list.hold()
     }
 
-    /// Number of changes of names, zones and draining. Equal revisions of one process have equal placements.
+    /// Returns the number of changes of names, zones and draining. Views of one process with equal revisions have equal placements.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Returns the members in the order of their names, and the addresses that are no members.
+    /// Returns the members in the order of their names, and the addresses at which no member has answered.
     pub fn view(&self) -> View {
         let mut members = vec![Member::own(&self.own)];
         members.extend(self.members.iter().map(|(name, entry)| Member {
@@ -265,7 +267,7 @@ impl Members {
         }
     }
 
-    /// Removes `address` from the member `name`. With `leaves`, a member without another address leaves at once.
+    /// Removes `address` from the member `name`. If `leaves` is a reason, a member without another address leaves immediately.
     fn detach(
         &mut self,
         now: Duration,
@@ -283,7 +285,7 @@ impl Members {
         }
     }
 
-    /// Starts to greet new addresses, and reviews the members after a change of the list.
+    /// Schedules hellos to new addresses, and reviews the members after a change of the list.
     fn apply_list(&mut self, now: Duration, changes: &mut Vec<Change>) {
         for address in self.list.iter() {
             if !self.contacts.contains_key(address) {
@@ -307,7 +309,7 @@ impl Members {
         }
     }
 
-    /// Records whether the member is listed, and removes it if its time is over.
+    /// Records whether the member is in the list, and removes it if its delay is over.
     fn review(&mut self, now: Duration, name: &str, changes: &mut Vec<Change>) {
         let Some(entry) = self.members.get_mut(name) else { return };
         let is_listed = entry.addresses.iter().any(|address| self.list.contains(address));
@@ -345,7 +347,7 @@ impl Members {
         changes.push(Change::Left { name: name.to_owned(), reason });
     }
 
-    /// Stops greeting an address that is not listed and that no member depends on.
+    /// Stops the hellos to an address that is not in the list, if no member needs it.
     fn forget_unneeded(&mut self, address: &str) {
         if self.list.contains(address) {
             return;
@@ -384,7 +386,8 @@ impl Members {
         entry.addresses.iter().any(|address| self.contacts[address.as_str()].answers())
     }
 
-    /// Returns the time between two hellos of an address. It differs by up to a quarter between addresses, so that they are not greeted together.
+    /// Returns the time between two hellos to an address. It differs by up to a quarter between addresses, so that the hellos are not sent
+    /// at the same time.
     fn interval(&self, address: &str) -> Duration {
         let count = u32::try_from(self.contacts.len()).unwrap_or(u32::MAX);
         let interval = self.config.hello_interval.max(HELLO_SPACING.saturating_mul(count));

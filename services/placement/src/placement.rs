@@ -10,64 +10,64 @@ use std::collections::BinaryHeap;
 
 use crate::score::{Key, ServerDigest};
 
-/// Largest number of groups of streams that are distributed with capacities. More groups are placed by score alone, so that no
-/// request takes long to place.
+/// Maximum number of groups that are matched with capacities. If a job has more groups, each is placed on the server with its highest
+/// score. This limits the time to compute a placement.
 pub const MAX_MATCHED_GROUPS: u64 = 65_536;
 
-/// A server that can be given streams.
+/// A server on which streams can be placed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Server {
-    /// Name, the text of `advertise`: `HOST:PORT`. It is hashed, and stays the same when addresses change.
+    /// Name of the server: its setting `advertise`, a `HOST:PORT`. Scores are hashes of the name, so that they do not depend on addresses.
     pub name: String,
-    /// Zone, if the server has one.
+    /// Zone of the server; `None` if it has none.
     pub zone: Option<String>,
-    /// True if the server is shutting down. It is given no streams while another server can take them.
+    /// True if the server is shutting down. No streams are placed on it, unless all servers are shutting down.
     pub is_draining: bool,
 }
 
 /// The streams of a job, one per rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Streams<'a> {
-    /// Identity of the dataset.
+    /// Name of the dataset.
     pub dataset: &'a str,
-    /// Number of partitions of the order (K). With 1, all ranks read all blocks. They and all other such jobs of the dataset
-    /// share one server, so that it decodes each block once for all of them.
+    /// Number of partitions of the order (K). With 1, all ranks read all blocks. All ranks of all such jobs of the dataset share one
+    /// server, which decodes each block once for all of them.
     pub partitions: u64,
     /// Number of ranks (W).
     pub ranks: u64,
 }
 
-/// Which server is to serve each stream of a job, and which servers replace it.
+/// The assignment of the streams of a job to servers, and the servers that replace each of these.
 ///
 /// With more ranks than partitions, the consecutive ranks that read the same partition form a group. Otherwise each rank is a
-/// group of its own. All streams of a group are served by one server, so that it decodes their blocks once.
+/// group of its own. All streams of a group are placed on one server, which therefore decodes their blocks once.
 ///
-/// Each of m groups has a score for each of n servers. The groups are matched with the servers: a server takes m/n groups,
-/// rounded down, or one more. Servers with the highest scores for the dataset take one more. The matching is stable: there is
-/// no group and server that have a higher score for each other than for what they were given. Both sides compare by the
-/// same score. Therefore only one stable matching exists, and the order of evaluation does not matter.
+/// Each of m groups has a score for each of n servers. The groups are matched with the servers: each server takes m/n groups,
+/// rounded down or up. The servers with the highest scores for the dataset take m/n rounded up. The matching is stable: no group
+/// and server that are not matched would both have a higher score for each other than for their matches. Groups and servers compare
+/// by the same score. Therefore, only one stable matching exists, and the result does not depend on the order of evaluation.
 ///
-/// A server that joins or leaves changes the servers of few streams besides its own; tests pin the shares.
+/// If a server joins or leaves, few streams of the other servers move. Tests pin their fraction.
 ///
-/// Building takes time in proportion to m and n: a few ms for 4,096 groups and 100 servers. Callers should keep the placement of a
-/// job while its view has the same [`revision`](crate::View::revision).
+/// The time to compute a placement is proportional to m and n: a few ms for 4,096 groups and 100 servers. Callers should store the
+/// placement of a job while their view has the same [`revision`](crate::View::revision).
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// In the order of names.
+    /// Servers in the order of their names.
     servers: Vec<(Server, ServerDigest)>,
     dataset: String,
     partitions: u64,
     ranks: u64,
-    /// Number of groups: of K and W the smaller number.
+    /// Number of groups: the minimum of K and W.
     groups: u64,
-    /// Index of the server of each group. Empty if all streams share a key, or if there are too many groups.
+    /// Index of the server of each group. Empty if all streams have the same key, or if there are more than [`MAX_MATCHED_GROUPS`].
     matched: Vec<usize>,
 }
 
 impl Placement {
     /// Matches `streams` with `servers`.
     ///
-    /// Draining servers are left out, unless all are draining. If some of the remaining servers are in `zone`, the others are left out.
+    /// Draining servers are not used, unless all are draining. If some of the remaining servers are in `zone`, only these are used.
     /// Servers with the same name count as one. Without servers, streams have no candidates.
     pub fn new(servers: &[Server], streams: &Streams<'_>, zone: Option<&str>) -> Self {
         let servers = eligible(servers, zone);
@@ -93,9 +93,11 @@ impl Placement {
         self.first_index(rank).map(|index| &self.servers[index].0)
     }
 
-    /// Returns the servers for the stream of `rank`, the preferred one first: its matched server, then the others by their scores for the stream.
+    /// Returns the servers for the stream of `rank` in the order of preference: its matched server, then the others by their scores for
+    /// the stream.
     ///
-    /// The list contains every server that takes part in the placement. It is empty for a cluster without servers, and for a `rank` that is not a rank of the job.
+    /// The list contains every server of the placement. It is empty for a cluster without servers, and for a `rank` that is not a rank
+    /// of the job.
     pub fn candidates(&self, rank: u64) -> Vec<&Server> {
         let Some(first) = self.first_index(rank) else { return Vec::new() };
         let key = self.key(self.group(rank));
@@ -106,7 +108,7 @@ impl Placement {
         order.into_iter().map(|(_, _, index)| &self.servers[index].0).collect()
     }
 
-    /// Returns the servers that take part in the placement, in the order of their names.
+    /// Returns the servers of the placement, in the order of their names.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().map(|(server, _)| server)
     }
@@ -116,7 +118,7 @@ impl Placement {
         self.partitions <= 1
     }
 
-    /// Group of a rank.
+    /// Returns the index of the group of a rank.
     fn group(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.groups) / u128::from(self.ranks.max(1))) as u64
     }
@@ -140,7 +142,7 @@ impl Placement {
         (0..self.servers.len()).max_by_key(|index| (self.servers[*index].1.score(key), Reverse(*index)))
     }
 
-    /// Number of groups that each server takes.
+    /// Returns the number of groups that each server takes.
     fn capacities(&self) -> Vec<usize> {
         let count = self.servers.len();
         let groups = usize::try_from(self.groups).expect("the number of matched groups is limited");
@@ -154,7 +156,7 @@ impl Placement {
         capacities
     }
 
-    /// Returns the server of each group by deferred acceptance (Gale and Shapley, 1962). The groups ask in the order of `order`, which
+    /// Returns the server of each group by deferred acceptance (Gale and Shapley, 1962). The groups propose in the order of `order`, which
     /// does not affect the result.
     fn matching(&self, order: impl IntoIterator<Item = u64>) -> Vec<usize> {
         if self.servers.is_empty() {
@@ -208,7 +210,7 @@ fn next_choice(
     best
 }
 
-/// Returns the servers that take part, in the order of names.
+/// Returns the servers on which streams may be placed, in the order of their names.
 fn eligible<'a>(servers: &'a [Server], zone: Option<&str>) -> Vec<&'a Server> {
     let mut eligible: Vec<&Server> = servers.iter().collect();
     // The server with the smallest fields represents all servers with its name, whatever the order of the list.

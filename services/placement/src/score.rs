@@ -1,6 +1,6 @@
 //! Scores of servers for streams: xxh3 over tagged bytes.
 //!
-//! All servers of a cluster must compute the same scores, also servers of different versions. A golden test pins them.
+//! All servers of a cluster must compute the same scores, even if they have different versions. A golden test pins the scores.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerDigest(u64);
 
-/// Hash of what is placed: a stream, or all streams of a dataset together.
+/// Hash of the unit that is placed: the streams of a group, or all streams of a dataset together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 

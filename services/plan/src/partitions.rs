@@ -4,17 +4,17 @@ use std::ops::Range;
 
 use crate::{EpochOrder, Fragment, Shuffle, Steps};
 
-/// Division of the items of a snapshot into partitions of equal size, each of which has an order of its own.
+/// Division of the items of a snapshot into partitions of equal size, each of which has an order of its own. An item is a
+/// row, or a group of rows with `group_by`.
 ///
-/// Every step takes its items from all partitions: the parts of the partitions 0, 1, ... in turn. A rank therefore
-/// reads the blocks of few partitions, the same in every epoch.
+/// Each step consists of items of partition 0, then of partition 1, and so on. A rank therefore reads the blocks of few
+/// partitions, and of the same ones in every epoch.
 ///
-/// Blocks are dealt in their order, each to the partition with the fewest items so far. Partitions that have more than
-/// their share then give items to those that have less, from the end of their last block. At most one block for each
-/// partition is cut, and blocks that are added at the end of a snapshot do not change to which partition another block
-/// is dealt.
+/// Each block is assigned to the partition with the fewest items so far, in the order of the blocks. Partitions with too
+/// many items then give the last items of their last block to partitions with too few. This splits at most one block for
+/// each partition. Blocks that are added at the end of a snapshot do not change the assignment of the blocks before them.
 ///
-/// One partition has all blocks. Partitions occupy 12 bytes per block.
+/// A single partition contains all blocks. Partitions occupy 12 bytes per block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     /// Fragments of all partitions, one partition after the other, each sorted by block.
@@ -78,16 +78,16 @@ impl Partitions {
         &self.fragments[self.starts[partition]..self.starts[partition + 1]]
     }
 
-    /// Share of a partition in a run of `items` items, which the partitions divide evenly in their order.
+    /// Returns the range of a partition in `items` consecutive items, which the partitions divide evenly in their order.
     #[must_use]
     pub fn share(&self, items: u64, partition: u32) -> Range<u64> {
         share(items, partition, self.count())
     }
 
-    /// Partitions that rank `rank` of `world_size` reads, in any step.
+    /// Returns the partitions that rank `rank` of `world_size` reads. They are the same in every step.
     ///
-    /// A step takes its items from the partitions in proportion to their sizes, and gives them to the ranks in
-    /// proportion, too. A rank therefore needs the same partitions in the short last step as in a full one.
+    /// The partitions and the ranks divide the items of a step evenly, in their order. A rank therefore needs the same
+    /// partitions in a short last step as in a full one.
     #[must_use]
     pub fn of_rank(&self, rank: u32, world_size: u32) -> Range<u32> {
         let (rank, world_size) = (u64::from(rank), u64::from(world_size.max(1)));
@@ -95,9 +95,9 @@ impl Partitions {
         (rank * count / world_size) as u32..((rank + 1) * count).div_ceil(world_size) as u32
     }
 
-    /// Positions, in the order of `partition`, of the items that rank `rank` takes from it in a step. May be empty.
-    /// `steps` must be those of an epoch of [`items`](Self::items) items, with a global batch that is a multiple of
-    /// [`count`](Self::count).
+    /// Returns the items that rank `rank` takes from `partition` in a step, as positions in the order of the partition. May
+    /// be empty. `steps` must be those of an epoch of [`items`](Self::items) items, with a global batch that is a multiple
+    /// of [`count`](Self::count).
     ///
     /// # Panics
     /// If `rank` is not below the world size.
@@ -111,8 +111,8 @@ impl Partitions {
         before + part.start..before + part.end
     }
 
-    /// Offsets, in the part of `partition` in a step of `step_items` items, of the items at `offsets` of the step. May
-    /// be empty.
+    /// Returns the intersection of `offsets` in a step of `step_items` items with the part of `partition` in this step, as
+    /// offsets from the start of this part. May be empty.
     #[must_use]
     pub fn part(&self, step_items: u64, offsets: Range<u64>, partition: u32) -> Range<u64> {
         let part = self.share(step_items, partition);
@@ -120,8 +120,8 @@ impl Partitions {
         offset(offsets.start)..offset(offsets.end)
     }
 
-    /// Computes the order of a partition in an epoch. `shuffle` is that of the whole epoch: the windows of a partition
-    /// have at least its share of the rows of a window.
+    /// Computes the order of a partition in an epoch. `shuffle` applies to the whole epoch. The minimum size of the windows
+    /// of a partition is that of `shuffle`, divided by the number of partitions.
     ///
     /// # Panics
     /// If `partition` is not below [`count`](Self::count).
@@ -137,13 +137,14 @@ impl Partitions {
     }
 }
 
-/// Share of partition `k` of `count` in a run of `items` items.
+/// Returns the range of partition `k` of `count` in `items` consecutive items.
 fn share(items: u64, k: u32, count: u32) -> Range<u64> {
     let start = |k: u64| (u128::from(k) * u128::from(items) / u128::from(count)) as u64;
     start(u64::from(k))..start(u64::from(k) + 1)
 }
 
-/// Partition of each block: the one with the fewest items among those before, and of these the first.
+/// Returns the partition of each block: the one to which the blocks before contribute the fewest items. If there are several
+/// such partitions, it is the first of them.
 fn deal(items_per_block: &[u32], count: u32) -> impl Iterator<Item = u32> {
     let mut fewest: BinaryHeap<_> = (0..count).map(|partition| Reverse((0_u64, partition))).collect();
     items_per_block.iter().map(move |&items| {
@@ -154,11 +155,11 @@ fn deal(items_per_block: &[u32], count: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Moves items between the partitions, so that each has exactly its share.
+/// Moves items between the partitions, so that each has its exact size.
 ///
-/// The partitions that have too many items give the last ones of their last block, in turn. A partition was dealt its
-/// last block when no other had fewer items, so the items of this block are at least as many as its excess. The
-/// partitions that have too few take these items in turn, from each block the last ones first.
+/// Each partition with too many items gives up the last items of its last block. When this block was assigned, no other
+/// partition had fewer items, so that the block has at least as many items as the partition must give up. Each partition
+/// with too few items takes the missing ones from these items. It takes the last items of a block first.
 fn level(lists: &mut [Vec<Fragment>], items: u64) {
     let count = lists.len() as u32;
     let missing = |list: &[Fragment], partition: usize| {

@@ -78,22 +78,24 @@ struct Serve {
     /// `state` in --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
-    /// Servers of the cluster that this server belongs to, separated by commas: HOST:PORT, dns:NAME:PORT for all addresses of a name,
-    /// or file:PATH for a file with one address a line. Requires --advertise [default: none, the server is alone].
+    /// Sources of the addresses of all servers of the cluster, separated by commas: HOST:PORT for one server, dns:NAME:PORT for all
+    /// addresses of a name, or file:PATH for a file with one address on each line. Requires --advertise and a --state that all
+    /// servers share [default: none, the server is no member of a cluster].
     #[arg(long, value_name = "SOURCES", env = "FOREBAY_MEMBERS")]
     members: Option<String>,
-    /// Address by which clients and other servers reach this server. It must stay the same after a restart [default: none].
+    /// Address to which clients and other servers connect. It is also the name of this server in the cluster, and must not change
+    /// after a restart [default: none].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_ADVERTISE")]
     advertise: Option<String>,
-    /// Zone of this server. A client that names its zone is sent to servers of that zone, if there are any. Empty: none, as from a
-    /// label that a pod does not have [default: none].
+    /// Zone of this server, such as eu-west-1a. A client that sends its own zone receives only locations in this zone, if the zone
+    /// has servers. An empty value means none [default: none].
     #[arg(long, value_name = "NAME", env = "FOREBAY_ZONE")]
     zone: Option<String>,
-    /// File with the bearer token that this server sends to the other members; required with --members and --tokens [default:
-    /// none].
+    /// File with the bearer token that this server sends to the other servers of the cluster. Required with --members and --tokens
+    /// [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_MEMBERSHIP_TOKEN")]
     membership_token: Option<PathBuf>,
-    /// File with the CA certificates (PEM) of the other members, used with --tls-certificate [default: the public CAs].
+    /// File with the CA certificates (PEM) of the other servers of the cluster, used with --tls-certificate [default: the public CAs].
     #[arg(long, value_name = "FILE", env = "FOREBAY_MEMBERSHIP_CA")]
     membership_ca: Option<PathBuf>,
     /// Listen address of gRPC (Arrow Flight): HOST:PORT, or unix:/path for trainers on the same host. Port 0 selects a free port
@@ -156,8 +158,9 @@ struct Serve {
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers [default: none].
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
-    /// Bytes per second that the network interface of the server can send, such as 12.5GB for 100 Gbit/s, for the metric
-    /// forebay_wanted_servers [default: unknown, only the load of the CPU threads counts].
+    /// Bytes per second that the network interface of the server can send, such as 12.5GB for 100 Gbit/s. The metric
+    /// forebay_wanted_servers then uses the load of the network if it is above the load of the CPU threads [default: unknown, the
+    /// metric uses the load of the CPU threads].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_NETWORK_BANDWIDTH")]
     network_bandwidth: Option<ByteSize>,
     /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].

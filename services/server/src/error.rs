@@ -97,7 +97,7 @@ impl Error {
         Self::new(Kind::Unavailable, message)
     }
 
-    /// An error of a loaded server that asks the caller to call the next server of its list at once.
+    /// A redirect: the error of a server with a high load, which refers the caller to the next server in its list.
     pub(crate) fn next(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Next, message)
     }
@@ -175,8 +175,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for Status {
-    /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not. A loaded server that
-    /// sends a stream on adds `forebay-next: 1`.
+    /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not. A redirect has
+    /// `forebay-next: 1`.
     fn from(error: Error) -> Self {
         let (code, retry_after) = (error.grpc_code(), error.retry_after_seconds());
         let is_next = error.kind == Kind::Next;

@@ -1,7 +1,7 @@
-//! The servers of a cluster as this server sees them, and which of them serves a stream.
+//! The members of a cluster in the view of this server, and the placement of streams on them.
 //!
 //! ```text
-//! source, listing: addresses --+                                       +--> locations: URIs for GetFlightInfo
+//! source, listing: member list +                                       +--> locations: URIs for GetFlightInfo
 //!                              +--> watcher: forebay_placement::Members +
 //! greeter: answers to `hello` -+         |             |               +--> cluster: view, placements, load
 //!                                        v             v
@@ -9,14 +9,14 @@
 //! ```
 //!
 //! - [`Settings`]: limits and policies.
-//! - `source`, `listing`: the setting `members`, and the addresses that it stands for.
-//! - `identity`: what this server says about itself; `greeter`: what others say.
-//! - `watcher`: the task that reads the list, greets the members, and publishes the view.
+//! - `source`, `listing`: the setting `members`, and the member list that is read from it.
+//! - `identity`: the answer of this server to `hello`; `greeter`: sends `hello` to other servers.
+//! - `watcher`: the task that reads the member list, sends `hello` to each address, and publishes the view.
 //! - `cluster`: the published view, and the placements of streams.
-//! - `load`: bounds from which on a new stream is sent on to the next server.
+//! - `load`: the thresholds at which this server redirects new streams to the next server.
 //!
-//! Membership is a hint. It decides which server is asked first, and never what a ticket's bytes are: every server serves every
-//! ticket.
+//! The members determine only which server a client tries first. They have no influence on the bytes of a ticket: every server
+//! serves every ticket.
 
 mod cluster;
 mod greeter;
@@ -50,7 +50,7 @@ pub use settings::Settings;
 pub(crate) use settings::check_names;
 use watcher::Watcher;
 
-/// The servers of a cluster. Without the setting `members`, this server is alone. Cheap to clone.
+/// The members of a cluster. Without the setting `members`, there are none. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Members {
     identity: Arc<Identity>,
@@ -62,12 +62,12 @@ pub(crate) struct Members {
 struct Joint {
     cluster: Arc<Cluster>,
     load: Load,
-    /// Starts the task; taken by the first [`Members::run`].
+    /// The task. The first call of [`Members::run`] takes it.
     watcher: Arc<parking_lot::Mutex<Option<Watcher>>>,
 }
 
 impl Members {
-    /// Reads the credentials and the last list.
+    /// Reads the credentials.
     ///
     /// # Errors
     /// If a setting or a file is malformed.
@@ -95,7 +95,7 @@ impl Members {
         Ok(Self { identity, joint: Some(Joint { cluster, load, watcher }) })
     }
 
-    /// Follows the list and the members; never returns.
+    /// Updates the view of the members; never returns.
     pub(crate) async fn run(self) {
         let Some(Joint { load, watcher, .. }) = self.joint else { return };
         let watcher = watcher.lock().take();
@@ -103,7 +103,7 @@ impl Members {
         tokio::join!(watcher.run(), load.measure());
     }
 
-    /// Returns what this server says about itself.
+    /// Returns the answer of this server to `hello`.
     ///
     /// # Errors
     /// Precondition without the setting `advertise`; unavailable if the state can't be read.
@@ -127,14 +127,14 @@ impl Members {
         }
     }
 
-    /// Admits a new stream of `train`, unless the caller can be sent on to another server and a bound of the load is reached.
-    /// `candidate` is the place of this server in the caller's list.
+    /// Admits a new stream of `train`, or redirects it if the load has reached a threshold. `candidate` is the position of this server
+    /// in the caller's list of servers. A caller without a list, or whose list ends here, is not redirected.
     ///
-    /// Streams with partitions are always admitted: the placement has given each server its share of them, and another server
-    /// would decode their blocks again.
+    /// Streams with partitions are always admitted. The placement has distributed them evenly, and another server would decode their
+    /// blocks again.
     ///
     /// # Errors
-    /// An error that sends the caller on.
+    /// Redirect: an error that refers the caller to the next server in its list.
     pub(crate) fn admit(&self, train: &Train, candidate: Option<Candidate>) -> Result<(), Error> {
         let (Some(Joint { cluster, load, .. }), Some(Candidate::Number(_))) = (&self.joint, candidate) else {
             return Ok(());
@@ -144,10 +144,10 @@ impl Members {
         }
         let Some(bound) = load.exceeded() else { return Ok(()) };
         counter!("forebay_streams_sent_on_total").increment(1);
-        Err(Error::next(format!("this server is loaded ({bound}); call the next server of the list")))
+        Err(Error::next(format!("this server has a high load ({bound}); call the next server of the list")))
     }
 
-    /// Counts a new stream of `rank` by the server that the placement prefers.
+    /// Counts a new stream of `rank`, by the server that the placement assigns to it.
     pub(crate) fn note_stream(&self, train: &Train, rank: u64) {
         let Some(Joint { cluster, .. }) = &self.joint else { return };
         let (cluster, train) = (Arc::clone(cluster), train.clone());
@@ -160,7 +160,7 @@ impl Members {
         });
     }
 
-    /// Returns the cluster as this server sees it; `None` without the setting `members`.
+    /// Returns the view of this server; `None` without the setting `members`.
     pub(crate) fn view(&self) -> Option<Arc<ClusterView>> {
         self.joint.as_ref().map(|joint| joint.cluster.view())
     }

@@ -51,14 +51,15 @@ pub struct Settings {
     /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state
     /// cannot be rebuilt from the datasets. Default: `state` in the cache directory.
     pub state: Option<String>,
-    /// Servers of the cluster that this server belongs to, separated by commas: `HOST:PORT`, `dns:NAME:PORT` for all addresses of a
-    /// name, or `file:PATH` for a file with one address a line. All of them have the same `state`. Requires `advertise`. Default:
-    /// none, the server is alone.
+    /// Sources of the addresses of all servers of the cluster, separated by commas: `HOST:PORT` for one server, `dns:NAME:PORT` for
+    /// all addresses of a name, or `file:PATH` for a file with one address on each line. Requires `advertise`. All servers must have
+    /// the same `state`. Default: none, the server is no member of a cluster.
     pub members: Option<String>,
-    /// `HOST:PORT` by which clients and other servers reach this server, and its name among the members. It must stay the same
-    /// after a restart. Default: none.
+    /// `HOST:PORT` to which clients and other servers connect. It is also the name of this server in the cluster, and must not
+    /// change after a restart. Default: none.
     pub advertise: Option<String>,
-    /// Zone of this server, such as `eu-west-1a`: up to 64 letters, digits, `-`, `_` and `.`. A client that names its zone is sent to servers of that zone, if there are any. Default: none.
+    /// Zone of this server, such as `eu-west-1a`: up to 64 letters, digits, `-`, `_` and `.`. A client that sends its own zone receives
+    /// only locations in this zone, if the zone has servers. Default: none.
     pub zone: Option<String>,
     /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the
     /// machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
@@ -104,7 +105,8 @@ pub struct Settings {
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
     /// Bytes per second that the network interface of the server can send, above 0, such as `12.5GB` for 100 Gbit/s. The metric
-    /// `forebay_wanted_servers` then includes the load of the network. Default: unknown, only the load of the CPU threads counts.
+    /// `forebay_wanted_servers` then uses the load of the network if it is above the load of the CPU threads. Default: unknown, the
+    /// metric uses the load of the CPU threads.
     pub network_bandwidth: Option<ByteSize>,
     /// Datasets that serve lookups, by name. Default: none.
     pub online: BTreeMap<String, OnlineSpec>,
@@ -120,7 +122,7 @@ pub struct Settings {
     pub queues: BTreeMap<String, QueueSpec>,
     /// Export of traces.
     pub traces: crate::TraceSettings,
-    /// Limits and policies of the servers of a cluster.
+    /// Limits and policies of a cluster with `members`.
     pub membership: crate::MembershipSettings,
     /// Limits on what clients can request.
     pub limits: Limits,

@@ -1,16 +1,17 @@
-//! Number of servers' worth of work that the trainers of one server demand, from which an autoscaler derives the number of servers.
+//! Demand of the trainers of one server, from which an autoscaler calculates the number of servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bucket::{Bucket, Buckets};
 
-/// Load of a server at which an autoscaler should keep it, as a fraction of its capacity. The rest absorbs bursts.
+/// Target load: the load at which an autoscaler should keep each server, as a fraction of its capacity. The rest is a reserve for
+/// bursts.
 pub const TARGET_LOAD: f64 = 0.8;
-/// Wait fraction below which a trainer does not wait for the server.
+/// Fraction of the time of a trainer below which its waits for the server are ignored.
 const NOT_WAITING: f64 = 0.05;
-/// Growth of the demand of a trainer that waits for the server and does not report how long it computes.
+/// Demand of a trainer that waits for the server and does not report how long it computes, as a multiple of its present rate.
 const UNREPORTED_GROWTH: f64 = 1.2;
-/// Largest growth of the demand of one trainer. A trainer that never computes would demand an infinite rate.
+/// Maximum demand of a trainer, as a multiple of its present rate. The demand of a trainer that never computes would be infinite.
 const MAX_GROWTH: f64 = 16.0;
 
 /// Load of a server, averaged over the last seconds.
@@ -25,36 +26,36 @@ pub struct Load {
 /// One trainer of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trainer {
-    /// Identifies the job among the jobs of all servers.
+    /// Hash of the job, which is the same on all servers.
     pub job: u64,
     /// Rank of the trainer in its job.
     pub rank: u64,
     /// Number of ranks of the job.
     pub world_size: u64,
-    /// Largest number of servers that can share the work of the job.
+    /// Maximum number of servers that the job can use.
     pub servers: u64,
     /// Bytes sent to the trainer per second.
     pub rate: f64,
-    /// Recent time of the trainer.
+    /// Time of the trainer in each bucket over the last seconds.
     pub recent: Buckets,
 }
 
-/// Returns the number of servers' worth of work that `trainers` demand, in servers with the capacity of this one.
+/// Returns the demand of `trainers`. The unit is one server at full load, with the capacity of this one.
 ///
 /// The capacity of the server is the rate that it sends, divided by its load. The demand of a trainer is the rate that it would
-/// receive if it never waited for a server:
+/// receive if it never waited for the server, divided by this capacity:
 ///
-/// - A trainer that mostly waits for decoding, for gathering, or for a free thread or memory demands its present rate divided by
-///   the fraction of the time in which it does not wait for these. If it does not report, the fraction is unknown, and it demands
-///   1.2 times its present rate.
-/// - Other trainers demand their present rate. More servers would not speed up a trainer that computes, or one that waits for
-///   the store or the network. If the network of the server is its bottleneck, a wait for the network counts as a wait for
-///   the server.
+/// - If a trainer mostly waits for the server (for decoding, gathering, a thread or memory), this rate is its present rate divided
+///   by the fraction of the time in which it does not wait for the server. If the trainer does not report, the fraction is
+///   unknown, and the rate is 1.2 times the present rate.
+/// - For other trainers, it is the present rate. More servers would not speed up a trainer that computes, or one that waits for
+///   the store or the network. If the network is the bottleneck of the server, a wait for the network counts as a wait for the
+///   server.
 ///
-/// A job demands at most [`TARGET_LOAD`] times the number of servers that can share its work, in proportion to the ranks that
-/// this server serves. The sum over all servers of a job is then at most that number at the target load. If no trainer waits for
-/// the server, the result is at most [`TARGET_LOAD`], so that a server that is busy with prefetching does not demand more
-/// servers.
+/// The demand of a job is limited to [`TARGET_LOAD`] times the number of servers that it can use. Each server applies the limit in
+/// proportion to the ranks that it serves. At the target load, the demand of a job therefore never results in more servers than
+/// it can use. If no trainer waits for the server, the result is at most [`TARGET_LOAD`]. A server that is busy with prefetching
+/// therefore never results in an additional server.
 pub fn wanted_servers(load: Load, trainers: &[Trainer]) -> f64 {
     let total_rate: f64 = trainers.iter().map(|trainer| trainer.rate).sum();
     let load_fraction = load.cpu.max(load.network).clamp(0.0, 1.0);
@@ -67,7 +68,7 @@ pub fn wanted_servers(load: Load, trainers: &[Trainer]) -> f64 {
         let job = jobs.entry(trainer.job).or_default();
         let share = match total_rate > 0.0 {
             true => trainer.rate / total_rate,
-            // Before the first batches, those that wait for the server have equal shares of the load.
+            // Before the first batches, the load is divided equally among the trainers, and those that wait for the server count.
             false if growth > 1.0 => 1.0 / trainers.len() as f64,
             false => 0.0,
         };

@@ -13,7 +13,7 @@
 //! - [`Session`] and [`Lane`]: a [`Clock`] shared by several threads, with one lane per stream of the trainer.
 //! - [`History`]: the buckets of the last minutes, second by second.
 //! - [`judge`]: the bottleneck, the confidence in it, and the speedup from removing it.
-//! - [`wanted_servers`]: the number of servers' worth of work that the trainers demand, for an autoscaler.
+//! - [`wanted_servers`]: the demand of the trainers, in servers at full load, for an autoscaler.
 //! - [`Skew`]: detects a label whose mean varies between batches by more than chance explains, from the [`Moments`] of
 //!   each batch.
 //!

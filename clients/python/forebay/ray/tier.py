@@ -19,7 +19,7 @@ STRATEGIES = ("STRICT_SPREAD", "SPREAD")
 
 
 class Tier:
-    """Servers that know each other, one for each node of a Ray cluster or for each bundle of a placement group.
+    """Forebay servers that form one cluster, on the nodes of a Ray cluster: one for each bundle of a placement group.
 
         tier = forebay.ray.Tier(4, {"clicks": "s3://bucket/clicks"}, state="s3://bucket/forebay-state", insecure=True)
         client = forebay.connect(*tier.urls)
@@ -44,13 +44,13 @@ class Tier:
         start_timeout: float = 120,
         **settings: Any,
     ) -> None:
-        """Starts the servers. Blocks until all of them accept connections and know each other.
+        """Starts the servers. Blocks until all of them accept connections and are members of one cluster.
 
         Args:
             servers: Number of servers, at least 1.
             datasets: Path or URL of each dataset by name, which all nodes can read.
             state: Path or URL of the state, which all nodes reach. Required with several servers.
-            name: Name of the tier, of which there is one in the Ray cluster.
+            name: Name of the tier, with which `existing` finds it. It must be unique in the Ray cluster.
             cpus: CPUs of each server, which Ray reserves. It is also the number of threads that decode, at least 1, unless
                 `cpu_threads` is given.
             resources: Further resources of each server that Ray reserves, such as `memory` in bytes, or a custom one that only

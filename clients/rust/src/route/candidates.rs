@@ -1,4 +1,4 @@
-//! The choice among the locations of a plan and the servers of the client, as decisions without I/O.
+//! The choice among the locations of a plan and the URLs of the client, as decisions without I/O.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use super::{failback::Failback, replan::ReplanTimer};
 pub(super) enum Candidate {
     /// URL of a trusted location of the plan.
     Location(Arc<str>),
-    /// The server in use among those that the client was given.
+    /// The server that is in use among the URLs of the client.
     Own,
 }
 
-/// Place of a server in the list of servers that a client asks for a stream. The client sends it to the server.
+/// Position of a server in the list of servers that a client tries for a stream. The client sends it to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CandidateNumber {
-    /// The server may refer the client to the next one. Counted from 0.
+    /// Index of the server in the list, from 0. The server may redirect the client to the next one.
     Number(usize),
-    /// The server has to serve the stream.
+    /// The server is the last one, and must serve the stream.
     Last,
 }
 
@@ -29,13 +29,13 @@ pub(crate) enum CandidateNumber {
 pub(super) enum Event<'a> {
     /// A stream was opened at this candidate.
     Opened(&'a Candidate),
-    /// An attempt at this candidate failed. The client was given servers with this number of addresses.
+    /// An attempt at this candidate failed. The number is the number of addresses of all URLs of the client.
     Failed(&'a Candidate, usize),
-    /// This candidate refers the client to the next one.
+    /// This candidate redirects the client to the next one.
     Declined(&'a Candidate),
-    /// The streams have reached another epoch.
+    /// A stream has reached the next epoch.
     Epoch,
-    /// A plan named these trusted locations, the preferred one first.
+    /// A new plan has these trusted locations, the preferred one first.
     Planned(Vec<Arc<str>>),
     /// No server answered with a plan.
     NotPlanned,
@@ -52,14 +52,14 @@ pub(super) struct Intervals {
     pub(super) failback: Duration,
 }
 
-/// The candidates of the streams of one rank, and the one in use. A round consists of the locations, in the order of the plan,
-/// and then of the servers that the client was given.
+/// The candidates of the streams of one rank, and the one in use. A round is one attempt at each candidate: at the locations, in the
+/// order of the plan, and then at the URLs of the client.
 #[derive(Debug)]
 pub(super) struct Candidates {
     locations: Vec<Arc<str>>,
-    /// Index of the location in use; the number of locations for the servers of the client.
+    /// Index of the location in use; the number of locations if a URL of the client is in use.
     at: usize,
-    /// Number of failed attempts at the servers of the client in this round.
+    /// Number of failed attempts at the URLs of the client in this round.
     own_failures: usize,
     /// Candidate at which the last stream was opened.
     serving: Option<Candidate>,
@@ -71,8 +71,8 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// Creates the choice among `locations`, which are trusted, the preferred one first. `random` is a number from 0 to 1, also
-    /// in [`on`](Self::on).
+    /// Creates the choice among the trusted `locations`, the preferred one first. `random` is a random number from 0 to 1, here and in
+    /// [`on`](Self::on).
     pub(super) fn new(now: Instant, random: f64, locations: Vec<Arc<str>>, intervals: Intervals) -> Self {
         Self {
             locations,
@@ -109,7 +109,8 @@ impl Candidates {
         self.locations.clone()
     }
 
-    /// Returns the number of `candidate` in the round. The last location and the servers of the client have to serve.
+    /// Returns the position of `candidate` for the header of the request. The last location and the URLs of the client must serve the
+    /// stream.
     pub(super) fn number(&self, candidate: &Candidate) -> CandidateNumber {
         match self.index(candidate) {
             Some(index) if index + 1 < self.locations.len() => CandidateNumber::Number(index),
@@ -147,7 +148,7 @@ impl Candidates {
                 }
             }
             Event::Declined(candidate) => {
-                // The servers of the client do not decline.
+                // Only locations redirect, so that the number of targets of the client does not matter.
                 self.leave(candidate, 1);
             }
             Event::Epoch => self.timer.hurry(now, random),
@@ -165,7 +166,7 @@ impl Candidates {
         }
     }
 
-    /// Records that the plan was asked for. If the first location has failed, the next request follows after the failback interval.
+    /// Records that the plan was requested. If the first location has failed, the next request follows after the failback interval.
     fn asked(&mut self, now: Instant, random: f64) {
         self.timer.planned(now, random);
         if self.failback.due.is_some_and(|due| due <= now) {
@@ -199,7 +200,7 @@ impl Candidates {
         true
     }
 
-    /// Replaces the locations. Streams stay where they are; the next one is opened at the same candidate if the new plan has it.
+    /// Replaces the locations. Open streams do not move. The next stream is opened at the same candidate if the new plan contains it.
     fn replace(&mut self, locations: Vec<Arc<str>>) {
         if locations == self.locations {
             return;
@@ -209,7 +210,7 @@ impl Candidates {
         self.has_moved = false;
         self.at = match current {
             Candidate::Own => self.locations.len(),
-            // A location that the plan no longer names is left.
+            // The new plan does not contain the location in use, so the first one is used.
             Candidate::Location(_) => self.index(&current).unwrap_or(0),
         };
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum of the factor by which the failback interval grows.
+/// Maximum factor by which the failback interval grows.
 const MAX_FAILBACK_FACTOR: u32 = 32;
 
 /// Time of the next probe of a preferred server that has failed.

@@ -1,4 +1,4 @@
-//! The servers that serve the streams of one rank.
+//! The choice of the server for the streams of one rank, with its connections and health checks.
 
 use std::{
     collections::BTreeSet,
@@ -20,12 +20,12 @@ use crate::Error;
 
 /// Location of Flight that stands for the connection on which the plan was received.
 const REUSE_CONNECTION: &str = "arrow-flight-reuse-connection:";
-/// Maximum number of refused locations that are remembered, so that each is logged once.
+/// Maximum number of skipped locations that are stored, so that each is logged only once.
 const MAX_REFUSED: usize = 64;
 
-/// The servers that serve the streams of one rank: the locations of its plan first, then the servers of the client. A plan without
-/// locations leaves the choice to [`Servers`]. Cheap to clone. Clones share the choice, so that the lanes of a rank read from the
-/// memory of one server.
+/// The server for the streams of one rank: a location of its plan, or a URL of the client. If the plan has no locations,
+/// [`Servers`] chooses the URL. Cheap to clone. Clones use the same server, so that the lanes of a rank read from the memory of one
+/// server.
 #[derive(Clone)]
 pub(crate) struct Placement {
     servers: Servers,
@@ -47,34 +47,34 @@ struct Following {
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     candidate: Candidate,
-    /// Target of a server of the client.
+    /// Address of a URL of the client.
     own: Option<Target>,
-    /// Number in the round; see [`Candidates::number`]. `None` without locations.
+    /// Position in the list of candidates; see [`Candidates::number`]. `None` without locations.
     number: Option<CandidateNumber>,
 }
 
 impl Origin {
-    /// Returns the number of the server, for the header of the request.
+    /// Returns the position of the server, for the header of the request.
     pub(crate) fn number(&self) -> Option<CandidateNumber> {
         self.number
     }
 
-    /// Returns true for a location, and false for a server that the client was given.
+    /// Returns true for a location, and false for a URL of the client.
     pub(crate) fn is_location(&self) -> bool {
         matches!(self.candidate, Candidate::Location(_))
     }
 
-    /// Returns true if the server may refer the client to the next one.
+    /// Returns true if the server may redirect the client to the next one.
     pub(crate) fn may_decline(&self) -> bool {
         matches!(self.number, Some(CandidateNumber::Number(_)))
     }
 }
 
 impl Placement {
-    /// Creates the placement of a rank whose plan names `locations`. Its streams begin in `epoch`.
+    /// Creates the choice for a rank whose plan contains `locations`. Its streams begin in `epoch`.
     pub(crate) fn new(servers: &Servers, locations: &[String], epoch: u64) -> Self {
         let servers = servers.clone();
-        // Without locations, the servers have no members that could be named later, or are behind a proxy.
+        // Without locations, the servers have no members, or are behind a proxy. A later plan has no locations either.
         if locations.iter().all(|location| location.starts_with(REUSE_CONNECTION)) {
             return Self { servers, following: None };
         }
@@ -92,7 +92,7 @@ impl Placement {
         Self { servers, following: Some(Arc::new(following)) }
     }
 
-    /// Returns true if the plan had locations, so that it may have others later.
+    /// Returns true if the plan has locations, so that a later plan can have other ones.
     pub(crate) fn is_following(&self) -> bool {
         self.following.is_some()
     }
@@ -102,14 +102,14 @@ impl Placement {
         self.following.as_ref().map_or(0, |following| following.refused.lock().len() as u64)
     }
 
-    /// Returns the number of locations and of addresses of all servers of the client.
+    /// Returns the number of locations, plus the number of addresses of all URLs of the client.
     pub(crate) fn targets(&self) -> usize {
         let locations =
             self.following.as_ref().map_or(0, |following| following.candidates.lock().locations());
         locations + self.servers.targets()
     }
 
-    /// Opens a connection to the candidate in use. After an error, the next one is in use.
+    /// Opens a connection to the candidate in use. After an error, the next candidate is in use.
     pub(crate) async fn connect(&self) -> Result<(Transport, Origin), Error> {
         let Some(following) = &self.following else {
             let (transport, target) = self.servers.connect().await?;
@@ -136,7 +136,7 @@ impl Placement {
         }
     }
 
-    /// Opens a connection to the server of the last stream, without any effect on the choice. Returns `None` if that is a server
+    /// Opens a connection to the server of the last stream, without any effect on the choice. Returns `None` if that server is a URL
     /// of the client, or if no stream was opened.
     pub(crate) async fn connect_to_location(&self) -> Option<Result<(Transport, Origin), Error>> {
         let serving = self.following.as_ref()?.candidates.lock().serving().cloned()?;
@@ -176,15 +176,15 @@ impl Placement {
         }
     }
 
-    /// Records that `origin` refers the client to the next candidate.
+    /// Records that `origin` redirects the client to the next candidate.
     pub(crate) fn declined(&self, origin: &Origin) {
         if let Some(following) = &self.following {
             following.on(Event::Declined(&origin.candidate));
         }
     }
 
-    /// Returns true if a stream from `origin` should continue at another server: a first location that has answered, or the
-    /// preferred server of the client. Probes the preferred server if a probe is due.
+    /// Returns true if a stream from `origin` should continue at another server, because the first location or the preferred URL of
+    /// the client is healthy again. Probes the preferred URL if a probe is due.
     pub(crate) fn has_moved_from(&self, origin: &Origin) -> bool {
         if let Some(following) = &self.following
             && following.candidates.lock().has_moved_from(&origin.candidate)
@@ -196,7 +196,7 @@ impl Placement {
         self.servers.has_returned_from(target)
     }
 
-    /// Records that a stream has reached `epoch`. The plan is asked for again if it is the first one.
+    /// Records that a stream has reached `epoch`. The first stream that reaches an epoch causes a new request for the plan.
     pub(crate) fn reached(&self, epoch: u64) {
         if let Some(following) = &self.following
             && following.epoch.fetch_max(epoch, Ordering::Relaxed) < epoch
@@ -205,7 +205,7 @@ impl Placement {
         }
     }
 
-    /// Waits until the plan should be asked for again. Never returns without locations.
+    /// Waits until the plan should be requested again. Never returns without locations.
     pub(crate) async fn replan_due(&self) {
         let Some(following) = &self.following else { return std::future::pending().await };
         loop {
@@ -223,7 +223,7 @@ impl Placement {
         self.following.as_ref().map(|following| following.candidates.lock().urls()).unwrap_or_default()
     }
 
-    /// Adopts the `locations` of a newer plan; `None` if no server has answered.
+    /// Adopts the `locations` of a newer plan. `None` means that no server has answered the request for the plan.
     pub(crate) fn planned(&self, locations: Option<&[String]>) {
         let Some(following) = &self.following else { return };
         match locations {
@@ -242,7 +242,10 @@ impl Placement {
         let check = async { self.servers.dial(&first).await?.check_health().await };
         match tokio::time::timeout(self.servers.config().connect_timeout, check).await {
             Ok(Ok(())) => {
-                tracing::info!(location = &*first, "streams move to the first location of the plan");
+                tracing::info!(
+                    location = &*first,
+                    "the first location is healthy; streams move to it with their next batch"
+                );
                 following.on(Event::Answered(&first));
             }
             Ok(Err(error)) => {
@@ -262,8 +265,8 @@ impl Following {
     }
 }
 
-/// Returns the locations that the client connects to, without duplicates, in their order. Locations behind the one that stands for
-/// the connection of the plan are not used. Logs each of the others once.
+/// Returns the locations to which the client may connect, without duplicates, in their order. Locations after
+/// `arrow-flight-reuse-connection` are not used. Logs each location once that is not trusted.
 fn trusted(servers: &Servers, locations: &[String], refused: &Mutex<BTreeSet<String>>) -> Vec<Arc<str>> {
     let limit = usize::try_from(servers.config().max_locations).unwrap_or(usize::MAX);
     let named = locations.iter().take_while(|location| !location.starts_with(REUSE_CONNECTION));
@@ -277,7 +280,7 @@ fn trusted(servers: &Servers, locations: &[String], refused: &Mutex<BTreeSet<Str
         };
         let mut refused = refused.lock();
         if refused.len() < MAX_REFUSED && refused.insert(location.clone()) {
-            tracing::warn!(?location, reason, "the plan names a location that is skipped");
+            tracing::warn!(?location, reason, "the client skips a location of the plan that is not trusted");
         }
     }
     trusted

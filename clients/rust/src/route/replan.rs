@@ -1,16 +1,16 @@
-//! The times at which a client asks for its plan again.
+//! The times at which a client requests its plan again.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Part of the interval within which an event is followed by a request for the plan.
+/// Divisor of the interval: after an event, the plan is requested within the interval divided by this number.
 const SPREAD: u32 = 30;
-/// Longest time that is added to a time, within the range of the clock.
+/// Maximum time that is added to a time, so that the sum is in the range of the clock.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 
-/// Time of the next request for the plan. Times are random, so that the ranks of a job do not ask at the same time. `random` is
-/// a number from 0 to 1.
+/// Time of the next request for the plan. Times are random, so that the ranks of a job do not send requests at the same time.
+/// `random` is a random number from 0 to 1.
 #[derive(Debug)]
 pub(super) struct ReplanTimer {
     interval: Duration,
@@ -31,7 +31,7 @@ impl ReplanTimer {
         self.due
     }
 
-    /// Returns the earliest time of the next request, whatever happens: a thirtieth of the interval after the last one.
+    /// Returns the earliest time of the next request: 1/30 of the interval after the last one.
     pub(super) fn earliest(&self) -> Instant {
         self.planned + self.spread()
     }
@@ -40,15 +40,15 @@ impl ReplanTimer {
         (self.interval / SPREAD).min(LONGEST)
     }
 
-    /// Records that the plan was asked for. The next request follows after half an interval to an interval.
+    /// Records that the plan was requested. The next request follows after a half to the whole of the interval.
     pub(super) fn planned(&mut self, now: Instant, random: f64) {
         self.planned = now;
         let half = self.interval / 2;
         self.due = now + half.min(LONGEST) + half.min(LONGEST).mul_f64(random);
     }
 
-    /// Records an event after which the plan may have changed. The next request follows within a thirtieth of the interval. Two
-    /// requests are at least as far apart.
+    /// Records an event after which the plan may have changed. The next request follows within 1/30 of the interval, but not before
+    /// [`earliest`](Self::earliest).
     pub(super) fn hurry(&mut self, now: Instant, random: f64) {
         let from = now.max(self.earliest());
         self.due = self.due.min(from + self.spread().mul_f64(random));

@@ -1,4 +1,4 @@
-//! The servers of a cluster.
+//! The URLs of a client, and the server among them that is in use.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{dial::dial, failback::Failback, transport::Transport, trust::Trust};
 use crate::{Config, Error};
 
-/// The servers of a cluster, and the one in use. Cheap to clone. Clones share the server in use, so that the ranks and lanes of
-/// a process read the same windows from the memory of one server.
+/// The URLs of a client, and the server among them that is in use. Cheap to clone. Clones use the same server, so that the ranks and
+/// lanes of a process read the same windows from the memory of one server.
 #[derive(Clone)]
 pub(crate) struct Servers {
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ impl State {
 }
 
 impl Servers {
-    /// Creates the cluster of the servers at `urls`, the preferred one first. Does not connect.
+    /// Creates the choice among the servers at `urls`, the preferred one first. Does not connect.
     ///
     /// # Errors
     /// [`Error::Request`] if `urls` is empty, or if a setting of `config` is invalid.
@@ -122,7 +122,7 @@ impl Servers {
         }
     }
 
-    /// Connects to a server that is not one of the cluster's URLs, at the first of its addresses that accepts a connection.
+    /// Connects to a server that is not one of the URLs, at the first of its addresses that accepts a connection.
     pub(crate) async fn dial(&self, url: &str) -> Result<Transport, Error> {
         let (transport, _) = dial(url, &mut Vec::new(), &self.shared.config).await?;
         Ok(transport)

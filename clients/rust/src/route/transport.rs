@@ -32,9 +32,10 @@ use crate::{
 
 /// Header with the ID of a trainer. The server uses it to associate streams and reports.
 const TRAINER_HEADER: &str = "forebay-trainer";
-/// Header with the number of the server among those that the client asks for a stream, or `last` for one that has to serve it.
+/// Header with the index of the server in the list of servers that the client tries for a stream, or `last` for a server that must not
+/// redirect the client.
 const CANDIDATE_HEADER: &str = "forebay-candidate";
-/// Header with the zone of the client. The server names locations in this zone.
+/// Header with the zone of the client. The plan then contains locations in this zone.
 const ZONE_HEADER: &str = "forebay-zone";
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const DO_EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
@@ -57,12 +58,12 @@ struct HealthCheckAnswer {
     status: i32,
 }
 
-/// The headers of a stream that tell who asks for it.
+/// The headers of a request for a stream that describe the client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamSender {
     /// ID of the trainer; 0 for none.
     pub(crate) trainer: u64,
-    /// Number of the server among those that the client asks; `None` without a choice.
+    /// Position of the server in the list of servers that the client tries; `None` without a list.
     pub(crate) candidate: Option<CandidateNumber>,
 }
 
@@ -105,7 +106,7 @@ impl Transport {
         Ok(Self { url: url.into(), channel, config })
     }
 
-    /// Verifies that the server serves. A server without the health service of gRPC counts as healthy.
+    /// Verifies that the server is healthy. A server without the health service of gRPC counts as healthy.
     ///
     /// # Errors
     /// [`Error::Lost`] if the server is draining; the error of the call.

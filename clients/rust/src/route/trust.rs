@@ -3,8 +3,7 @@
 use super::host::{Host, Peer};
 use crate::Error;
 
-/// Decides which locations a client connects to. A location is a server that a plan names, as opposed to a seed, which is a URL
-/// that the client was given.
+/// Decides to which locations a client connects. A location is the URI of a server in a plan. A seed is one of the URLs of the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Trust {
     /// True if a seed uses TLS. Locations then have to use TLS, too.
@@ -16,15 +15,15 @@ pub(super) struct Trust {
 enum Rule {
     /// This host only.
     Host(Host),
-    /// Names that end with a dot and this name.
+    /// Names below this domain, such as `a.example.com` for `example.com`.
     Below(String),
-    /// All addresses of this machine.
+    /// Loopback addresses and `localhost`.
     Loopback,
 }
 
 impl Trust {
-    /// Creates the rules of a client of `seeds`. The hosts of the seeds are trusted. Without `trusted_hosts`, so are hosts that
-    /// belong to them; see [`Config::trusted_hosts`](crate::Config::trusted_hosts).
+    /// Creates the rules of a client with the URLs `seeds`. The hosts of the seeds are trusted. Without `trusted_hosts`, related hosts
+    /// are trusted, too; see [`Config::trusted_hosts`](crate::Config::trusted_hosts).
     ///
     /// # Errors
     /// [`Error::Request`] if one of `trusted_hosts` is malformed.
@@ -41,10 +40,10 @@ impl Trust {
         Ok(Self { needs_tls: seeds.iter().any(|seed| seed.is_tls), rules })
     }
 
-    /// Returns whether the client may connect to `location`.
+    /// Checks that the client may connect to `location`.
     ///
     /// # Errors
-    /// The reason why it may not.
+    /// The reason why the client may not connect to it.
     pub(super) fn admits(&self, location: &str) -> Result<(), &'static str> {
         let peer = Peer::parse(location)?;
         if self.needs_tls && !peer.is_tls {
@@ -77,7 +76,7 @@ impl Rule {
         }
     }
 
-    /// Returns the rule for hosts that belong to the host of a seed; `None` if only the host itself is trusted.
+    /// Returns the rule for the hosts that are related to the host of a seed; `None` if only the host itself is trusted.
     fn related_to(seed: &Host) -> Option<Self> {
         match seed {
             // The socket belongs to a server on this machine.

@@ -49,7 +49,8 @@ pub struct Plan {
     pub total_records: i64,
     /// Tickets of all ranks and lanes, in rank-major order.
     pub tickets: Vec<Bytes>,
-    /// URIs of the servers that should serve each ticket, the preferred one first. Empty for servers that do not know each other.
+    /// Locations of each ticket: URIs of the servers that should serve it, the preferred one first. Empty for servers without the setting
+    /// `members`.
     /// Every server serves every ticket.
     pub locations: Vec<Vec<String>>,
     /// Request with all defaults resolved and the snapshot pinned. Rank and lane are those of the original request.

@@ -65,7 +65,7 @@ pub(super) async fn report(job: Job) {
 enum Opened {
     /// A location of the plan.
     Location(Transport, Origin),
-    /// A server that the client was given.
+    /// A URL of the client.
     Own(Transport, Target),
 }
 

@@ -1,14 +1,14 @@
-//! The list of addresses in use, which protects itself from lists that shrink suddenly.
+//! The member list in use. A new list that lacks many addresses is adopted only after a delay.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::change::Change;
 
-/// A list that is not adopted yet, because it lacks too many addresses.
+/// A new member list that is not adopted yet, because it lacks too many addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListHold {
-    /// Number of addresses that the latest list lacks.
+    /// Number of addresses of the list in use that the latest list lacks.
     pub lost: usize,
     /// Number of addresses of the list in use.
     pub of: usize,
@@ -27,7 +27,7 @@ pub(super) struct AddressList {
 
 #[derive(Debug)]
 struct Hold {
-    /// Until when `adopted` is kept.
+    /// Time at which `latest` replaces the list in use.
     until: Duration,
     latest: BTreeSet<String>,
     /// Addresses that were listed since the hold began and are not in `adopted`.
@@ -35,7 +35,8 @@ struct Hold {
 }
 
 impl AddressList {
-    /// Returns whether `address` is listed. During a hold, addresses that were listed before or since count.
+    /// Returns whether `address` is in the list in use. During a hold, these are the addresses of the previous list, and those that
+    /// were listed since the hold began.
     pub(super) fn contains(&self, address: &str) -> bool {
         self.adopted.contains(address) || self.hold.as_ref().is_some_and(|hold| hold.added.contains(address))
     }
@@ -50,7 +51,7 @@ impl AddressList {
         Some(ListHold { lost, of: self.adopted.len(), until: hold.until })
     }
 
-    /// Considers a list of the source.
+    /// Adopts a new list of the source. Rejects it if it is too long, and delays it if it lacks too many addresses.
     pub(super) fn offer(
         &mut self,
         now: Duration,
@@ -98,7 +99,7 @@ impl AddressList {
         }
     }
 
-    /// Adopts a list that was held back for long enough. Returns whether it did. A source that fails adopts nothing.
+    /// Adopts the delayed list if its delay is over, and returns whether it did. While the source fails, no list is adopted.
     pub(super) fn advance(&mut self, now: Duration, changes: &mut Vec<Change>) -> bool {
         if self.source_failed || self.is_too_long {
             return false;

@@ -1,4 +1,4 @@
-//! Acceptance of servers as members.
+//! The decision whether a server that answers is a member.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::hello::Hello;
 pub(super) const MAX_FIELD_BYTES: usize = 512;
 
 impl Members {
-    /// Accepts or refuses the server that answered at `address`.
+    /// Processes the answer of the server at `address`: the server becomes or remains a member, waits, or is refused.
     pub(super) fn answered(&mut self, now: Duration, address: &str, hello: Hello, changes: &mut Vec<Change>) {
         if self.is_unchanged(address, &hello) {
             let entry = self.members.get_mut(&hello.name).expect("the answer equals a member's");
@@ -67,7 +67,7 @@ impl Members {
         }
     }
 
-    /// Returns whether the answer of a member's address is the same as before.
+    /// Returns whether the answer is the same as the last one from this address.
     fn is_unchanged(&self, address: &str, hello: &Hello) -> bool {
         let contact = &self.contacts[address];
         let Some(entry) = self.members.get(&hello.name) else { return false };
@@ -80,7 +80,7 @@ impl Members {
             && entry.unlisted_since.is_none()
     }
 
-    /// Returns why a server cannot be a member, whatever its address.
+    /// Returns the reason why a server cannot be a member at any address; `None` if it can.
     fn refusal(&self, hello: &Hello) -> Option<RefusalReason> {
         let zone = hello.zone.as_deref();
         for (field, text) in
@@ -103,10 +103,11 @@ impl Members {
         is_full.then_some(RefusalReason::TooManyMembers { max })
     }
 
-    /// Returns a refusal if the same name belongs to another process that still answers.
+    /// Returns a refusal if another process with the same name still answers.
     ///
-    /// A server that restarts at another address has the name of its former process for a moment. Therefore the other
-    /// address is greeted first, and the new one waits: its `conflict_since` is set.
+    /// A server that restarts at another address has the same name as its former process, which may seem to run for a moment.
+    /// Therefore, `hello` is first sent to the other address. Until its result is known, the new address waits, and its
+    /// `conflict_since` is set.
     fn duplicate(&mut self, now: Duration, address: &str, hello: &Hello) -> Option<RefusalReason> {
         let entry = self.members.get(&hello.name);
         let rival = entry.into_iter().flat_map(|entry| &entry.addresses).find(|other| {

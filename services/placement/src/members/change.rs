@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Change that an event caused.
+/// Change of the members or of the member list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Change {
     /// A server became a member.
@@ -39,89 +39,91 @@ pub enum Change {
         /// New zone.
         zone: Option<String>,
     },
-    /// The server at an address is not accepted as a member.
+    /// The server at an address cannot be a member.
     #[error("{0}")]
     Refused(Refusal),
-    /// A list was not adopted yet, because it lacks too many of the addresses.
+    /// A new member list was not adopted yet, because it lacks too many addresses.
     #[error(
-        "the list of servers lacks {lost} of {of} addresses; they are kept for {delay:?} unless they return"
+        "the new member list lacks {lost} of {of} addresses; it is adopted after {delay:?} unless they return"
     )]
     HeldBack {
-        /// Number of addresses that the list lacks.
+        /// Number of addresses of the list in use that the new list lacks.
         lost: usize,
         /// Number of addresses of the list in use.
         of: usize,
-        /// Time after which the list is adopted.
+        /// Time after which the new list is adopted.
         delay: Duration,
     },
-    /// A list that lacks many addresses was adopted after the delay.
-    #[error("the list of servers still lacks {lost} addresses and was adopted")]
+    /// A new member list that lacks many addresses was adopted after the delay.
+    #[error("the new member list still lacks {lost} addresses and was adopted")]
     ShrinkAdopted {
-        /// Number of addresses that the list lacks.
+        /// Number of addresses of the previous list that the new list lacks.
         lost: usize,
     },
-    /// The list has most of its addresses again.
-    #[error("the list of servers is complete again")]
+    /// The member list has at least half of the previous addresses again, and was adopted.
+    #[error("the member list has most of its addresses again and was adopted")]
     HoldEnded,
-    /// A list has more addresses than allowed and was not adopted.
-    #[error("the list of servers has {listed} addresses, but `max_members` is {max}; the last list is kept")]
+    /// A new member list has more addresses than allowed and was not adopted.
+    #[error(
+        "the member list has {listed} addresses, but `max_members` is {max}; the last valid list is used"
+    )]
     ListTooLong {
         /// Number of addresses in the list.
         listed: usize,
         /// The limit.
         max: usize,
     },
-    /// The source of the list failed. The last list is kept.
-    #[error("the list of servers could not be read: {error}; the last list is kept")]
+    /// The member list could not be read. The last valid list is used.
+    #[error("the member list could not be read: {error}; the last valid list is used")]
     SourceFailed {
         /// Error of the source.
         error: String,
     },
-    /// The source of the list works again.
-    #[error("the list of servers can be read again")]
+    /// The member list can be read again.
+    #[error("the member list can be read again")]
     SourceRecovered,
 }
 
 /// Reason for which a server is no longer a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaveReason {
-    /// The server is not listed, and does not answer.
-    #[error("it is not listed and does not answer")]
+    /// The server is not in the member list, and does not answer.
+    #[error("it is not in the member list and does not answer")]
     Gone,
-    /// The server answers, but has not been listed for the `unlisted_timeout`.
-    #[error("it has not been listed for too long")]
+    /// The server answers, but has not been in the member list for the `unlisted_timeout`.
+    #[error("it answers, but has not been in the member list for `membership.unlisted_timeout`")]
     Unlisted,
-    /// The server is listed, but has not answered for the `silent_timeout`.
-    #[error("it has not answered for too long")]
+    /// The server is in the member list, but has not answered for the `silent_timeout`.
+    #[error("it is in the member list, but has not answered for `membership.silent_timeout`")]
     Silent,
-    /// The server uses another `state` now.
-    #[error("it uses another state")]
+    /// The server has another `state` now.
+    #[error("it has another `state` now")]
     OtherState,
 }
 
-/// A server that is not accepted as a member, and why.
+/// A server that cannot be a member, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the server {name:?} at {address} is not accepted as a member: {reason}")]
+#[error("the server {name:?} at {address} cannot be a member: {reason}")]
 pub struct Refusal {
-    /// Name that the server gave.
+    /// Name in the answer of the server.
     pub name: String,
     /// Address at which it answered.
     pub address: String,
-    /// Why it is not accepted.
+    /// Reason why it cannot be a member.
     pub reason: RefusalReason,
 }
 
-/// Reason for which a server is not accepted as a member.
+/// Reason for which a server cannot be a member.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusalReason {
-    /// The server has another `state`, so that its tickets are unknown here.
+    /// The server has another `state`, so that this server cannot serve its tickets.
     #[error(
-        "it has the state {theirs:?}, and this server has {ours:?}; servers of a cluster need the same `state`"
+        "its state has the id {theirs:?}, that of this server {ours:?}; servers of a cluster need the same `state`"
     )]
     OtherState {
-        /// Identity of its state.
+        /// Id of its state.
         theirs: String,
-        /// Identity of the state of this server.
+        /// Id of the state of this server.
         ours: String,
     },
     /// Another running server has the same name.
@@ -135,12 +137,12 @@ pub enum RefusalReason {
     InvalidField {
         /// Name of the field.
         field: &'static str,
-        /// Length of the field.
+        /// Length of the field, in bytes.
         bytes: usize,
-        /// Largest length.
+        /// Maximum length, in bytes.
         max: usize,
     },
-    /// The cluster has as many members as allowed.
+    /// The cluster has the maximum number of members.
     #[error("there are already {max} members, the value of `max_members`")]
     TooManyMembers {
         /// The limit.

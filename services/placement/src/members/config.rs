@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Maximum number of servers in a cluster, and of addresses in a list of them. A longer list is not adopted. Default: 1,024.
+    /// Maximum number of members, and of addresses in the member list. A longer list is not adopted. Default: 1,024.
     pub max_members: usize,
-    /// Time for which the last list of addresses is kept after a list that is empty or lacks more than half of its addresses.
-    /// Default: 60 s.
+    /// Time before a new member list that is empty, or lacks more than half of the previous addresses, is adopted. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub shrink_delay: Duration,
-    /// Time for which a server stays a member that is no longer listed and does not answer, and for which a server that was
-    /// removed is not a member again. Default: 60 s.
+    /// Time before a server that is no longer in the member list, and does not answer, leaves the cluster. Also the minimum time
+    /// before a server that has left can be a member again. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub removal_delay: Duration,
-    /// Time for which a server stays a member that is no longer listed, but answers. Default: 5 min.
+    /// Time before a server that is no longer in the member list, but still answers, leaves the cluster. Default: 5 min.
     #[serde(with = "humantime_serde")]
     pub unlisted_timeout: Duration,
-    /// Time for which a server stays a member that is listed, but does not answer. Until then, its streams return to it when it
-    /// answers again. Default: 10 min.
+    /// Time before a server that is in the member list, but does not answer, leaves the cluster. If it answers again before, its
+    /// streams return to it. Default: 10 min.
     #[serde(with = "humantime_serde")]
     pub silent_timeout: Duration,
-    /// Interval at which each member is greeted. In a cluster of more than 250 servers it is longer: 20 ms per server. Default: 5 s.
+    /// Interval at which `hello` is sent to each address, and at least 20 ms for each address. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub hello_interval: Duration,
-    /// Maximum pause after a server did not answer or was refused. The pause starts at 1 s and doubles. Default: 30 s.
+    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and
+    /// doubles. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub max_hello_backoff: Duration,
 }

@@ -1,4 +1,4 @@
-//! An address that is greeted.
+//! An address to which `hello` is sent.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) struct Contact {
     /// Time of the next hello.
     pub(super) next_hello: Duration,
-    /// True while a hello has no result.
+    /// True from a `hello` to its result.
     pub(super) is_greeted: bool,
-    /// Name of the member that answered here last.
+    /// Name of the member that answered last at this address.
     pub(super) name: Option<String>,
-    /// Process that answered last.
+    /// Random number of the process that answered last.
     pub(super) instance: Option<u64>,
     /// Number of hellos without an answer since the last answer.
     pub(super) failures: u32,
-    /// Why the last hello failed.
+    /// Reason why the last hello failed.
     pub(super) error: Option<String>,
     /// Time of the last answer.
     pub(super) last_heard: Option<Duration>,
-    /// Name that the server gave, and why it is not a member.
+    /// Name in the answer of the server, and the reason why it cannot be a member.
     pub(super) refusal: Option<(String, RefusalReason)>,
-    /// Time since which another address has the same name.
+    /// Time since which another address is known to answer with the same name.
     pub(super) conflict_since: Option<Duration>,
 }
 

@@ -1,15 +1,15 @@
 //! Answers to `hello`.
 
-/// Answer of a server to `hello`: what it is.
+/// Answer of a server to `hello`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Name of the server, the text of its `advertise`.
+    /// Name of the server: its setting `advertise`.
     pub name: String,
-    /// Random number that the server chose at its start. It tells two servers with the same name from one with two addresses.
+    /// Random number of the process. It distinguishes two servers with the same name from one server with two addresses.
     pub instance: u64,
     /// Version of the server.
     pub version: String,
-    /// Identity of the `state` of the server.
+    /// Id of the `state` of the server.
     pub state: String,
     /// Zone, if the server has one.
     pub zone: Option<String>,

@@ -1,4 +1,4 @@
-//! Members as they are shown and placed.
+//! The members at one time, for display and for placement.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::placement::Server;
 /// The members at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// Number of changes of names, zones and draining before this view.
+    /// Number of changes of names, zones and draining before this view. It increases with each such change.
     pub revision: u64,
-    /// The members in the order of their names. This server is one of them.
+    /// Members in the order of their names. This server is one of them.
     pub members: Vec<Member>,
-    /// Listed addresses whose servers are not members.
+    /// Addresses in the member list at which no member has answered.
     pub others: Vec<RefusedAddress>,
 }
 
@@ -24,26 +24,26 @@ impl View {
     }
 }
 
-/// A server of the cluster.
+/// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Name: the text of its `advertise`.
+    /// Name of the server: its setting `advertise`.
     pub name: String,
-    /// Version.
+    /// Version of the server.
     pub version: String,
-    /// Zone, if it has one.
+    /// Zone of the server; `None` if it has none.
     pub zone: Option<String>,
     /// True if the server is shutting down.
     pub is_draining: bool,
     /// True for the server whose view this is.
     pub is_own: bool,
-    /// Addresses at which it answered. Empty for this server, and for a member whose address is now another server's.
+    /// Addresses at which the server answered. Empty for this server, and for a member at whose address another server answers now.
     pub addresses: Vec<String>,
     /// Time of its last answer. `None` for this server.
     pub last_heard: Option<Duration>,
     /// True if the server answered the last hello.
     pub answers: bool,
-    /// True if an address of the server is listed.
+    /// True if an address of the server is in the member list.
     pub is_listed: bool,
 }
 
@@ -68,13 +68,14 @@ impl Member {
     }
 }
 
-/// A listed address whose server is not a member, and why.
+/// An address in the member list at which no member has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedAddress {
-    /// The address.
+    /// Address: `HOST:PORT`.
     pub address: String,
-    /// Why the server that answered is not accepted.
+    /// Reason why the server that answered cannot be a member.
     pub refusal: Option<Refusal>,
-    /// Why there was no answer to the last hello. `None` with no refusal: the server has not answered yet, or waits to join again.
+    /// Reason why the last hello had no answer. If both reasons are `None`, the first hello has no result yet, or the server waits
+    /// until it can join again.
     pub error: Option<String>,
 }

@@ -672,14 +672,16 @@ export interface components {
          *     the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
          *     stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
          *     error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
-         *     answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
-         *     queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
-         *     failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
-         *     the server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member of
-         *     the cluster; `member_draining`: a member started or stopped draining; `member_refused`: an address belongs to no member, such as a server of another state; `member_list_held`: a new list of members
-         *     lacks too many of them and is not adopted yet; `member_list_adopted`: the list of members is adopted or can be read again;
-         *     `member_list_failed`: the list of members can't be read or is too long, and the last one holds;
-         *     `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+         *     answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again;
+         *     `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
+         *     `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or failed
+         *     writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
+         *     server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
+         *     of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
+         *     member list cannot be a member, for example because it has another state; `member_list_held`: a new member list lacks more than
+         *     half of the previous addresses and is not adopted yet; `member_list_adopted`: a member list that was not adopted before is
+         *     adopted, or the member list can be read again; `member_list_failed`: the member list can't be read or is too long, and the
+         *     server uses the last valid list; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
          *     session's batches varies by more than chance explains.
          * @enum {string}
          */
@@ -798,14 +800,14 @@ export interface components {
              */
             utilization: number;
         };
-        /** @description A list that is not adopted yet. */
+        /** @description A member list that is not adopted yet. */
         HeldList: {
             /**
              * Format: double
-             * @description Time until it is adopted, in seconds.
+             * @description Time until the new list is adopted, in seconds.
              */
             adopted_in_seconds: number;
-            /** @description Number of addresses that it lacks. */
+            /** @description Number of addresses of the list in use that the new list lacks. */
             lost: number;
             /** @description Number of addresses of the list in use. */
             of: number;
@@ -922,9 +924,12 @@ export interface components {
              * @description Time since the last answer, in seconds; null for this server.
              */
             heard_seconds_ago: number | null;
-            /** @description True if an address of the server is in the list. A server that is not is removed after a while. */
+            /**
+             * @description True if an address of the server is in the member list. Otherwise, the server leaves the cluster after
+             *     `membership.unlisted_timeout`, or earlier if it does not answer.
+             */
             listed: boolean;
-            /** @description Name of the server: `HOST:PORT` by which clients and other servers reach it. */
+            /** @description Name of the server: the `HOST:PORT` to which clients and other servers connect. */
             name: string;
             /** @description State of the server. */
             state: components["schemas"]["MemberPhase"];
@@ -938,18 +943,19 @@ export interface components {
         /** @description The servers of a cluster, as one of them sees it. */
         MemberList: {
             held: components["schemas"]["HeldList"] | null;
-            /** @description Reason why the list can't be read; null if it was read last time. */
+            /** @description Reason why the last read of the member list failed; null if it succeeded. */
             list_error: string | null;
             /** @description Members, sorted by name. Empty before the server has read the id of its state. */
             members: components["schemas"]["MemberInfo"][];
-            /** @description Listed addresses at which no member has answered. */
+            /** @description Addresses in the member list at which no member has answered. */
             others: components["schemas"]["OtherAddress"][];
-            /** @description The setting `members`: where the list of addresses comes from. */
+            /** @description The setting `members`, which contains the sources of the member list. */
             sources: string;
         };
         /**
-         * @description State of a server of the cluster. `ready`: it answers and can be given streams; `draining`: it is shutting down, and is given no
-         *     streams; `silent`: it has not answered the last greeting, and its streams use the next server of their list.
+         * @description State of a server of the cluster. `ready`: it answers, and new streams are placed on it; `draining`: it is shutting down, and no
+         *     new streams are placed on it; `silent`: it did not answer the last `hello`, and its streams use the next server in their list of
+         *     locations.
          * @enum {string}
          */
         MemberPhase: "ready" | "draining" | "silent";
@@ -993,13 +999,16 @@ export interface components {
              */
             views: number | null;
         };
-        /** @description A listed address at which no member has answered. */
+        /** @description An address in the member list at which no member has answered. */
         OtherAddress: {
             /** @description The address. */
             address: string;
-            /** @description Reason why it is no member; null if it was not greeted yet. */
+            /**
+             * @description Reason why the server is not a member; null before the first result of `hello`, and while the server waits until it can join
+             *     again.
+             */
             reason: string | null;
-            /** @description True if a server answered that is not accepted, such as one of another state. */
+            /** @description True if a server answered that cannot be a member, for example because it has another state. */
             refused: boolean;
         };
         /** @description Number of requests by outcome since the queue was created. */

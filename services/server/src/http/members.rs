@@ -17,16 +17,16 @@ use crate::{
 /// The servers of a cluster, as one of them sees it.
 #[derive(Serialize, ToSchema)]
 pub(super) struct MemberList {
-    /// The setting `members`: where the list of addresses comes from.
+    /// The setting `members`, which contains the sources of the member list.
     sources: String,
     /// Members, sorted by name. Empty before the server has read the id of its state.
     members: Vec<MemberInfo>,
-    /// Listed addresses at which no member has answered.
+    /// Addresses in the member list at which no member has answered.
     others: Vec<OtherAddress>,
-    /// A list that lacks too many members and is not adopted yet; null without such a list.
+    /// A member list that lacks more than half of the previous addresses and is not adopted yet; null without such a list.
     #[schema(required)]
     held: Option<HeldList>,
-    /// Reason why the list can't be read; null if it was read last time.
+    /// Reason why the last read of the member list failed; null if it succeeded.
     #[schema(required)]
     list_error: Option<String>,
 }
@@ -34,7 +34,7 @@ pub(super) struct MemberList {
 /// A server of the cluster.
 #[derive(Serialize, ToSchema)]
 struct MemberInfo {
-    /// Name of the server: `HOST:PORT` by which clients and other servers reach it.
+    /// Name of the server: the `HOST:PORT` to which clients and other servers connect.
     name: String,
     /// True for the server that answers this request.
     this_server: bool,
@@ -50,12 +50,14 @@ struct MemberInfo {
     /// Time since the last answer, in seconds; null for this server.
     #[schema(required)]
     heard_seconds_ago: Option<f64>,
-    /// True if an address of the server is in the list. A server that is not is removed after a while.
+    /// True if an address of the server is in the member list. Otherwise, the server leaves the cluster after
+    /// `membership.unlisted_timeout`, or earlier if it does not answer.
     listed: bool,
 }
 
-/// State of a server of the cluster. `ready`: it answers and can be given streams; `draining`: it is shutting down, and is given no
-/// streams; `silent`: it has not answered the last greeting, and its streams use the next server of their list.
+/// State of a server of the cluster. `ready`: it answers, and new streams are placed on it; `draining`: it is shutting down, and no
+/// new streams are placed on it; `silent`: it did not answer the last `hello`, and its streams use the next server in their list of
+/// locations.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum MemberPhase {
@@ -74,26 +76,27 @@ impl From<MemberState> for MemberPhase {
     }
 }
 
-/// A listed address at which no member has answered.
+/// An address in the member list at which no member has answered.
 #[derive(Serialize, ToSchema)]
 struct OtherAddress {
     /// The address.
     address: String,
-    /// True if a server answered that is not accepted, such as one of another state.
+    /// True if a server answered that cannot be a member, for example because it has another state.
     refused: bool,
-    /// Reason why it is no member; null if it was not greeted yet.
+    /// Reason why the server is not a member; null before the first result of `hello`, and while the server waits until it can join
+    /// again.
     #[schema(required)]
     reason: Option<String>,
 }
 
-/// A list that is not adopted yet.
+/// A member list that is not adopted yet.
 #[derive(Serialize, ToSchema)]
 struct HeldList {
-    /// Number of addresses that it lacks.
+    /// Number of addresses of the list in use that the new list lacks.
     lost: usize,
     /// Number of addresses of the list in use.
     of: usize,
-    /// Time until it is adopted, in seconds.
+    /// Time until the new list is adopted, in seconds.
     adopted_in_seconds: f64,
 }
 

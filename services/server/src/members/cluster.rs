@@ -10,26 +10,26 @@ use tokio::time::Instant;
 use super::locations::Locations;
 use crate::{Error, partitions::partitions};
 
-/// Maximum number of kept placements. All of them are dropped when one more is computed, and when the view changes.
+/// Maximum number of stored placements. All are dropped when one more is computed, and when the view changes.
 const MAX_PLACEMENTS: usize = 256;
-/// Number of pairs of a rank and a server from which on a placement is computed on a blocking thread. Fewer take less than 1 ms.
+/// Minimum number of pairs of a rank and a server at which a placement is computed on a blocking thread. Fewer take less than 1 ms.
 const MANY_PAIRS: u64 = 16_384;
 
-/// The cluster as this server sees it.
+/// The view of this server: the members of its cluster.
 pub(crate) struct ClusterView {
     /// The setting `members`.
     pub(crate) sources: String,
     /// The members; `None` before the id of the state is known.
     pub(crate) view: Option<View>,
-    /// A list that is not adopted yet.
+    /// A member list that is not adopted yet.
     pub(crate) held: Option<ListHold>,
-    /// Reason why the list can't be read; `None` if it was read last time.
+    /// Reason why the last read of the member list failed; `None` if it succeeded.
     pub(crate) list_error: Option<String>,
-    /// Start of the times in the view.
+    /// Zero of the times in the view.
     pub(crate) started: Instant,
 }
 
-/// State of a server of the cluster, for metrics and the API.
+/// State of a member, for metrics and the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberState {
     Ready,
@@ -48,7 +48,7 @@ impl MemberState {
 }
 
 impl ClusterView {
-    /// Numbers of ready, draining and silent members, and of refused addresses.
+    /// Returns the numbers of ready, draining and silent members, and of refused addresses.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 4] {
         let members = || self.view.iter().flat_map(|view| &view.members);
         let count = |state| members().filter(|member| MemberState::of(member) == state).count();
@@ -62,7 +62,7 @@ impl ClusterView {
     }
 }
 
-/// The published view, and placements in it.
+/// The published view, and the placements that were computed from it.
 pub(super) struct Cluster {
     /// Scheme of the URIs of all members, such as `grpc+tls`.
     scheme: &'static str,
@@ -72,7 +72,7 @@ pub(super) struct Cluster {
     placements: Mutex<Placements>,
 }
 
-/// Placements of one revision of the view.
+/// Placements that were computed from one revision of the view.
 #[derive(Default)]
 struct Placements {
     revision: u64,
@@ -133,7 +133,7 @@ impl Cluster {
         Arc::clone(&self.view.read())
     }
 
-    /// True if another member answers and is not about to stop.
+    /// Returns whether another member is ready.
     pub(super) fn has_others(&self) -> bool {
         let view = self.view();
         let mut members = view.view.iter().flat_map(|view| &view.members);
@@ -157,8 +157,8 @@ impl Cluster {
         compute(pairs, move || Locations::new(&placement, ranks, scheme)).await
     }
 
-    /// Returns true if this server, `name`, is the first one for the stream of `rank`, among all servers or those of its zone. `None` before the id of the
-    /// state is known.
+    /// Returns whether this server, `name`, is the first candidate of the stream of `rank`, among all servers or among those of its
+    /// zone. Returns `None` before the id of the state is known.
     ///
     /// # Errors
     /// Internal, if the computation panicked.
@@ -209,7 +209,7 @@ fn pairs(ranks: &Range<u64>, servers: usize) -> u64 {
     (ranks.end - ranks.start).saturating_mul(servers as u64)
 }
 
-/// Computes here, or on a blocking thread if it takes a while.
+/// Runs `work` on this thread, or on a blocking thread if it takes long.
 async fn compute<T: Send + 'static>(
     pairs: u64,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Asks other servers for their name and state: the client of the action `hello`.
+//! The client of the action `hello`, with which a server asks another one for its name and state.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -24,13 +24,13 @@ const MAX_FIELD_BYTES: usize = 256;
 pub(super) struct Greeter {
     timeout: Duration,
     token: Option<PathBuf>,
-    /// `None`: connections are not encrypted.
+    /// Files for TLS; `None` if connections are not encrypted.
     tls: Option<TlsFiles>,
 }
 
 struct TlsFiles {
     ca: Option<PathBuf>,
-    /// Certificate and key of this server, if clients need one.
+    /// Certificate and key of this server; `None` if clients do not need a certificate.
     identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -43,7 +43,8 @@ pub(super) struct Credentials {
 }
 
 impl Greeter {
-    /// Members are called as this server is: with TLS if it has certificates, and with its own certificate if clients need one.
+    /// Creates a client that connects to other servers as clients connect to this server: with TLS if this server has a certificate, and
+    /// with this certificate if clients need one.
     pub(super) fn new(settings: &Settings) -> Self {
         let tls = settings.tls.as_ref().map(|tls| TlsFiles {
             ca: settings.membership.ca.clone(),
@@ -101,10 +102,10 @@ async fn bearer(path: &PathBuf) -> anyhow::Result<MetadataValue<Ascii>> {
 }
 
 impl Credentials {
-    /// Asks the server at `address` who it is.
+    /// Calls `hello` on the server at `address`.
     ///
     /// # Errors
-    /// If it does not answer in time, rejects the call, or the answer is malformed.
+    /// If the server does not answer in time or rejects the call, or if its answer is malformed.
     pub(super) async fn greet(&self, address: &Address) -> anyhow::Result<HelloResult> {
         let greeting = tokio::time::timeout(self.timeout, self.call(address)).await;
         let answer = greeting.with_context(|| format!("no answer within {:?}", self.timeout))??;
@@ -139,12 +140,12 @@ impl Credentials {
     }
 }
 
-/// The code and the message of a status, without its metadata.
+/// Returns an error with the code and the message of a status, without its metadata.
 fn said(status: &tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", forebay_proto::code_name(status.code()), status.message())
 }
 
-/// Checks what a server said about itself, because its name is passed on to clients.
+/// Checks the answer of a server, because its name is sent to clients.
 fn checked(hello: HelloResult) -> anyhow::Result<HelloResult> {
     host_port::split(&hello.name).context("the name of the server")?;
     if !hello.zone.is_empty() {

@@ -1,4 +1,4 @@
-//! Spelling of the addresses by which servers and clients reach a server.
+//! The syntax of the addresses of servers: `HOST:PORT`.
 
 use std::net::Ipv6Addr;
 
@@ -10,7 +10,7 @@ const MAX_HOST_BYTES: usize = 253;
 /// Splits `HOST:PORT` into the host, without brackets around an IPv6 address, and the port.
 ///
 /// # Errors
-/// If the host is no name and no address, or the port is not 1 to 65535.
+/// If the host is neither a host name nor an IP address, or the port is not 1 to 65535.
 pub(super) fn split(text: &str) -> anyhow::Result<(&str, u16)> {
     let (host, port) = text.rsplit_once(':').with_context(|| format!("'{text}': expected HOST:PORT"))?;
     let port = port.parse().ok().filter(|port| *port > 0);

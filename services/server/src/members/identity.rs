@@ -1,4 +1,4 @@
-//! Name, zone and state of this server, as it tells them to the other members.
+//! Name, zone and state of this server: its answer to `hello`.
 
 use forebay_proto::v1::HelloResult;
 use forebay_storage::{Documents, State};
@@ -34,17 +34,17 @@ impl Identity {
         })
     }
 
-    /// Name of this server: its setting `advertise`.
+    /// Returns the name of this server: its setting `advertise`.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Zone of this server; empty for none.
+    /// Returns the zone of this server; empty for none.
     pub(super) fn zone(&self) -> &str {
         &self.zone
     }
 
-    /// Returns the id of the state, which the first server of the state creates.
+    /// Returns the id of the state. Creates it if this is the first server of the state.
     ///
     /// # Errors
     /// If the state can't be read or written.
@@ -59,20 +59,20 @@ impl Identity {
         Ok(stored)
     }
 
-    /// Forgets the id of the state, which is then read again. In a store without conditional writes, another server may have
-    /// replaced it while both were started.
+    /// Discards the stored id of the state, which is then read again. In a store without conditional writes, another server that
+    /// started at the same time may have replaced it.
     pub(super) fn forget_state(&self) {
         self.state.lock().take();
     }
 
-    /// Returns what this server says about itself.
+    /// Returns the answer of this server to `hello`.
     ///
     /// # Errors
     /// Precondition if this server has no name; the errors of [`state`](Self::state).
     pub(super) async fn hello(&self, draining: bool) -> Result<HelloResult, Error> {
         let Some(name) = self.name() else {
             return Err(Error::precondition(
-                "this server is no member of a cluster; start it with --advertise HOST:PORT",
+                "this server has no name in a cluster; start it with --advertise HOST:PORT",
             ));
         };
         Ok(HelloResult {

@@ -1,4 +1,4 @@
-//! The last adopted list of addresses, kept in the cache directory for a restart while the sources can't be read.
+//! The last adopted member list. It is stored in the cache directory, for a restart while the sources can't be read.
 
 use std::{
     fs, io,
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 16 << 20;
 #[derive(Clone)]
 pub(super) struct LastList {
     path: PathBuf,
-    /// The setting `members`: the list of another setting is not used.
+    /// The setting `members`. A stored list of another setting is not used.
     sources: String,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the sources of the setting `members`.
+//! Reads the member list from the sources in the setting `members`.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ const MAX_LINE_BYTES: u64 = 512;
 /// Returns the addresses of all sources, without duplicates.
 ///
 /// # Errors
-/// If one of the sources can't be read within `timeout`, is malformed, or if they have more than `max_addresses`.
+/// If a source is malformed or can't be read within `timeout`, or if the sources have more than `max_addresses` addresses.
 pub(super) async fn list(
     sources: &[Source],
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! Load of this server over the last ten seconds, compared with the bounds from which on new streams are sent on.
+//! Load of this server over the last ten seconds, and the thresholds at which it redirects new streams.
 
 use std::{
     sync::Arc,
@@ -21,7 +21,7 @@ pub(super) struct Load {
     cpu: Arc<Mutex<Cpu>>,
 }
 
-/// Bounds of the load. A load at a bound or above it exceeds the bound.
+/// Thresholds of the load. A load at a threshold exceeds it, too.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bounds {
     streams: Option<usize>,
@@ -33,7 +33,7 @@ struct Bounds {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Now {
     streams: usize,
-    /// Use of all cores, 0 to 1.
+    /// Fraction of the cores in use, 0 to 1.
     cpu: f64,
     bytes_per_second: f64,
 }
@@ -63,7 +63,7 @@ impl Load {
         }
     }
 
-    /// Returns the bound that the load exceeds, with its value, or `None`.
+    /// Returns a description of the load and the threshold that it exceeds; `None` if it exceeds none.
     pub(super) fn exceeded(&self) -> Option<String> {
         let now = Now {
             streams: self.sessions.streams(),
@@ -93,7 +93,7 @@ impl Bounds {
                 now.bytes_per_second
             ));
         }
-        // 1 disables the bound, because measured use of all cores may round up to 1.
+        // With 1, the threshold is disabled, because measured use of all cores may round up to 1.
         let is_busy = self.cpu < 1.0 && now.cpu >= self.cpu;
         is_busy.then(|| {
             format!(
@@ -106,7 +106,8 @@ impl Bounds {
 }
 
 impl Cpu {
-    /// Use of all cores over the last ten seconds; 0 in the first ten seconds, which open datasets.
+    /// Returns the fraction of the cores in use over the last ten seconds. Returns 0 in the first ten seconds after the start, in which
+    /// datasets are opened.
     fn fraction(&self, now: Instant) -> f64 {
         if now.saturating_duration_since(self.started) < 10 * INTERVAL {
             return 0.0;

@@ -1,13 +1,13 @@
-//! Locations of endpoints: URIs of the servers that a client asks for a ticket, the preferred one first.
+//! Locations of endpoints: URIs of the servers to which a client can send a ticket, in the order of preference.
 
 use std::{collections::BTreeMap, ops::Range};
 
 use forebay_placement::Placement;
 
-/// Number of servers in the locations of an endpoint: the preferred one, and those that replace it.
+/// Maximum number of servers in the locations of an endpoint: the server that the placement assigns, and those that replace it.
 const SERVERS: usize = 3;
 
-/// URI of Flight for the connection on which GetFlightInfo was called.
+/// URI that Flight defines for the connection on which GetFlightInfo was called.
 const SAME_CONNECTION: &str = "arrow-flight-reuse-connection://?";
 
 /// Locations by rank. By default no rank has any.
@@ -17,7 +17,7 @@ pub(crate) struct Locations {
 }
 
 impl Locations {
-    /// Locations of `ranks`. Servers are addressed by `scheme`, such as `grpc+tls`.
+    /// Returns the locations of `ranks`. `scheme` is the scheme of the URIs, such as `grpc+tls`.
     pub(super) fn new(placement: &Placement, ranks: Range<u64>, scheme: &str) -> Self {
         let uris = |rank| {
             let servers = placement.candidates(rank).into_iter().take(SERVERS);
@@ -32,7 +32,7 @@ impl Locations {
         self.by_rank.get(&u64::from(rank)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the length of the locations of endpoints with these ranks, in bytes.
+    /// Returns the total length of the locations of endpoints with these ranks, in bytes.
     pub(crate) fn bytes_of(&self, ranks: impl Iterator<Item = u32>) -> u64 {
         ranks.flat_map(|rank| self.of(rank)).map(|uri| uri.len() as u64).sum()
     }

@@ -7,19 +7,19 @@ use crate::Error;
 
 /// Header of GetFlightInfo with the zone of the caller.
 const ZONE: &str = "forebay-zone";
-/// Header of DoGet with the place of this server in the caller's list.
+/// Header of DoGet with the position of this server in the caller's list of servers.
 const CANDIDATE: &str = "forebay-candidate";
 
-/// Place of a server in the list that a caller goes through.
+/// Position of a server in the list of servers that a caller tries for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Candidate {
-    /// Number of the server in the list, from 0. Others follow.
+    /// Index of the server in the list, from 0. It is not the last one.
     Number(u32),
     /// The last server of the list.
     Last,
 }
 
-/// Returns the zone of the caller, if it names one.
+/// Returns the zone of the caller; `None` without the header.
 ///
 /// # Errors
 /// Invalid if it is malformed.
@@ -30,7 +30,7 @@ pub(crate) fn zone(headers: &HeaderMap) -> Result<Option<String>, Error> {
     Ok(Some(zone.into_owned()))
 }
 
-/// Returns the place of this server in the caller's list; `None` if the caller has none.
+/// Returns the position of this server in the caller's list of servers; `None` without the header.
 ///
 /// # Errors
 /// Invalid if it is malformed.

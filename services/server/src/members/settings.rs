@@ -1,4 +1,4 @@
-//! Settings of the servers of a cluster.
+//! Settings of the members of a cluster.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -12,41 +12,44 @@ use super::{host_port, source};
 /// Maximum length of the name of a zone, in bytes.
 const MAX_ZONE_BYTES: usize = 64;
 
-/// Limits and policies of the servers of a cluster.
+/// Limits and policies of a cluster with `members`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Interval at which the sources in `members` are read again, at least 10 ms. Default: 5 s.
+    /// Interval at which the sources in `members` are read, at least 10 ms. Together, they give the member list. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// Interval at which each member is greeted, at least 10 ms. In a cluster of more than 250 servers it is longer: 20 ms per server.
-    /// Default: 5 s.
+    /// Interval at which this server sends `hello` to each address in the member list, at least 10 ms. The interval is at least 20 ms
+    /// for each address, and so longer than 5 s with more than 250 servers. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub hello_interval: Duration,
-    /// Maximum pause before a server that did not answer or was refused is greeted again. The pause starts at 1 s and doubles.
-    /// Default: 30 s.
+    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and
+    /// doubles. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub max_hello_backoff: Duration,
-    /// Maximum time to read a source in `members`, and to connect to a member and receive its answer, at least 10 ms. Default: 2 s.
+    /// Maximum time to read a source in `members`. Also the maximum time to connect to a server and to receive its answer to `hello`.
+    /// At least 10 ms. Default: 2 s.
     #[serde(with = "humantime_serde")]
     pub hello_timeout: Duration,
-    /// Maximum number of members that are greeted at the same time, at least 1. Default: 32.
+    /// Maximum number of servers to which `hello` is sent at the same time, at least 1. Default: 32.
     pub max_concurrent_hellos: usize,
-    /// Time for which a list that is empty, or lacks more than half of the members, must last before it is adopted. Default: 60 s.
+    /// Time before a new member list that is empty, or lacks more than half of the previous addresses, is adopted. The previous list
+    /// is used until then, because a failure of DNS can be the cause. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub shrink_delay: Duration,
-    /// Time for which a server stays a member that is no longer listed and does not answer, and after which a server that was removed
-    /// can be a member again. Default: 60 s.
+    /// Time before a server that is no longer in the member list, and does not answer, leaves the cluster. Also the minimum time
+    /// before a server that has left can be a member again. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub removal_delay: Duration,
-    /// Time for which a server stays a member that is no longer listed, but answers. Default: 300 s.
+    /// Time before a server that is no longer in the member list, but still answers, leaves the cluster. Default: 300 s.
     #[serde(with = "humantime_serde")]
     pub unlisted_timeout: Duration,
-    /// Time for which a server stays a member that is listed, but does not answer. Until then, its streams return to it when it
-    /// answers again. Default: 600 s.
+    /// Time before a server that is in the member list, but does not answer, leaves the cluster. If it answers again before, its
+    /// streams return to it. Default: 600 s.
     #[serde(with = "humantime_serde")]
     pub silent_timeout: Duration,
-    /// Maximum number of members and of addresses in a list, 1 to 4,096. A longer list is rejected. Default: 1,024.
+    /// Maximum number of members, and of addresses in the member list, 1 to 4,096. A longer list is rejected, and the previous one is
+    /// used. Default: 1,024.
     pub max_members: usize,
     /// Path of a file with the bearer token that this server sends to the other members. It must permit the action `hello`.
     /// Required with `tokens`. Default: none.
@@ -54,14 +57,16 @@ pub struct Settings {
     /// Path of the CA certificates (PEM) of the other members, used with `tls`. With `tls.client_ca`, this server authenticates
     /// with the certificate of `tls`. Default: the public CAs.
     pub ca: Option<PathBuf>,
-    /// Number of open streams from which on a new stream is sent to the next server of its list, at least 1. Only clients that name
-    /// the number of their attempt are sent on, and the last server of a list always serves. Default: none, no limit.
+    /// Number of open streams at which this server redirects new streams to the next server in their list of locations, at least 1.
+    /// Streams with partitions, streams of clients without the header `forebay-candidate`, and streams for which this is the last
+    /// server of the list are not redirected. Default: none, no redirects because of open streams.
     pub overflow_streams: Option<usize>,
-    /// Use of the cores of the machine, as a fraction of 0.1 to 1 over 10 s, from which on a new stream is sent to the next server of its
-    /// list. 1 disables this limit. Default: 0.9.
+    /// Fraction of the cores of the machine in use, averaged over 10 s, at which this server redirects new streams, as with
+    /// `overflow_streams`; 0.1 to 1. With 1, it redirects no streams because of the cores. Default: 0.9.
     pub overflow_cpu: f64,
-    /// Rate of sent batches per second, in bytes or with a unit such as `10GB`, averaged over 10 s, from which on a new stream is
-    /// sent to the next server of its list. A good value is 90% of the rate of the network card. Default: none, no limit.
+    /// Bytes of batches sent per second, averaged over 10 s, at which this server redirects new streams, as with `overflow_streams`;
+    /// a number, or with a unit such as `10GB`. A good value is 90% of the rate of the network interface. Default: none, no redirects
+    /// because of this rate.
     pub overflow_bytes_per_second: Option<ByteSize>,
 }
 
@@ -159,7 +164,7 @@ pub(crate) fn check_names(
         source::parse(members).context("--members")?;
         ensure!(
             advertise.is_some(),
-            "--members: expected --advertise HOST:PORT, too, by which clients and other servers reach this server"
+            "--members: expected --advertise HOST:PORT, too, to which clients and other servers connect"
         );
     }
     if let Some(advertise) = advertise {
@@ -167,7 +172,7 @@ pub(crate) fn check_names(
         let is_unspecified = host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
         ensure!(
             !is_unspecified,
-            "--advertise {advertise}: expected a name or an address by which other machines reach this server"
+            "--advertise {advertise}: expected a name or an address to which other machines can connect"
         );
     }
     if let Some(zone) = zone {

@@ -1,4 +1,4 @@
-//! The setting `members`: where the addresses of the servers of a cluster come from.
+//! The setting `members`: the sources of the member list.
 
 use std::{fmt, path::PathBuf};
 
@@ -17,12 +17,12 @@ pub(super) enum Source {
     File(PathBuf),
 }
 
-/// Address at which a server may answer.
+/// Address in the member list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address {
     /// `HOST:PORT`.
     pub(super) text: String,
-    /// Name that the certificate of the server must carry: the host, or the name that was looked up.
+    /// Host name that the certificate of the server must contain: the host, or the name that was looked up in DNS.
     pub(super) host: String,
 }
 

@@ -1,4 +1,4 @@
-//! The task that follows the list of members, greets them, and publishes the view.
+//! The task that reads the member list, sends `hello` to each address, and publishes the view.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -27,12 +27,12 @@ use crate::{
     events::{Event, Events, Kind, Severity},
 };
 
-/// Interval at which the view is published without a change, because it has the times of the last answers.
+/// Interval at which the view is published even if no member has changed, because it contains the times of the last answers.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two attempts to read the id of the state.
 const STATE_RETRY: Duration = Duration::from_secs(1);
 
-/// Follows the members.
+/// The task that updates the view of the members.
 pub(super) struct Watcher {
     config: Settings,
     setting: String,
@@ -45,10 +45,10 @@ pub(super) struct Watcher {
     drain: Drain,
     events: Events,
     started: Instant,
-    /// Greetings in progress, each with its address.
+    /// Calls of `hello` in progress, each with its address.
     greetings: JoinSet<(String, anyhow::Result<HelloResult>)>,
     permits: Arc<Semaphore>,
-    /// Names for certificates, by address.
+    /// Host names that the certificates of the servers must contain, by address.
     hosts: HashMap<String, String>,
     list_error: Option<String>,
     /// True if the last read of the credentials failed.
@@ -89,7 +89,7 @@ impl Watcher {
         })
     }
 
-    /// Never returns.
+    /// Updates and publishes the view; never returns.
     pub(super) async fn run(mut self) {
         loop {
             let own = self.own_hello().await;
@@ -97,14 +97,14 @@ impl Watcher {
         }
     }
 
-    /// Waits until the id of the state is known.
+    /// Returns the answer of this server to `hello`. Waits until the id of the state is known.
     async fn own_hello(&self) -> Hello {
         let mut noted = false;
         loop {
             match self.identity.hello(self.drain.is_leaving()).await {
                 Ok(hello) => return placed(hello),
                 Err(error) if !std::mem::replace(&mut noted, true) => {
-                    let message = format!("members can't be greeted yet: {error}");
+                    let message = format!("this server can't join the cluster yet: {error}");
                     self.events.note(Event::new(Kind::MemberListFailed, &message));
                 }
                 Err(_) => {}
@@ -113,7 +113,8 @@ impl Watcher {
         }
     }
 
-    /// Follows the members of one state. Returns if this server has another state than it had thought.
+    /// Updates the view with `own` as the answer of this server. Returns if the id of its state has changed, for example because another
+    /// server replaced it.
     async fn follow(&mut self, own: Hello) {
         let mut members = Members::new(self.config.config(), own);
         let mut changes = self.restored(&mut members).await;
@@ -150,7 +151,7 @@ impl Watcher {
                     is_list_new = true;
                 }
                 Some(greeted) = self.greetings.join_next() => {
-                    // A greeting that was aborted has no result.
+                    // An aborted call has no result.
                     let Ok((address, result)) = greeted else { continue };
                     if result.is_err() {
                         counter!("forebay_hello_errors_total").increment(1);
@@ -164,7 +165,7 @@ impl Watcher {
                 }
                 () = sleep(wake.min(PUBLISH_INTERVAL)) => {
                     changes = members.on_tick(self.now());
-                    // A list that was held back may be adopted now.
+                    // A delayed list may have been adopted.
                     is_list_new = !changes.is_empty();
                 }
             }
@@ -176,7 +177,7 @@ impl Watcher {
         self.started.elapsed()
     }
 
-    /// Gives the list of the previous process to `members`.
+    /// Passes the list that the previous process stored to `members`.
     async fn restored(&mut self, members: &mut Members) -> Vec<Change> {
         let last_list = self.last_list.clone();
         let loaded = tokio::task::spawn_blocking(move || last_list.load()).await.ok().flatten();
@@ -185,7 +186,7 @@ impl Watcher {
         members.on_list(self.now(), Ok(loaded.into_iter().map(|address| address.text)))
     }
 
-    /// Gives a list, or the reason why it can't be read, to `members`.
+    /// Passes a list, or the reason why it can't be read, to `members`.
     async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
         // The files may have changed since the last list.
         match self.greeter.credentials().await {
@@ -194,7 +195,9 @@ impl Watcher {
                 self.reload_failed = false;
             }
             Err(error) if !std::mem::replace(&mut self.reload_failed, true) => {
-                let message = format!("credentials for members can't be read; keeping previous: {error:#}");
+                let message = format!(
+                    "the credentials for other servers can't be read, and the previous ones are used: {error:#}"
+                );
                 self.events.note(Event::new(Kind::ReloadFailed, &message));
             }
             Err(_) => {}
@@ -213,7 +216,7 @@ impl Watcher {
         members.on_list(self.now(), listed)
     }
 
-    /// Remembers the names for certificates, also those of addresses that a list no longer has.
+    /// Stores the host names for certificates, including those of addresses that are no longer in the list.
     fn remember(&mut self, addresses: &[Address]) {
         if self.hosts.len() > 4 * self.config.max_members {
             self.hosts.clear();
@@ -234,9 +237,9 @@ impl Watcher {
                 let _permit = permits.acquire().await.context("the server stops")?;
                 credentials.greet(&address?).await
             };
-            // Each greeting must have a result, because its address is not greeted again before.
+            // Each call must have a result, because the next `hello` is sent to the address only after it.
             let result = AssertUnwindSafe(greeting).catch_unwind().await;
-            (text, result.unwrap_or_else(|_| Err(anyhow!("the greeting panicked"))))
+            (text, result.unwrap_or_else(|_| Err(anyhow!("the call of `hello` panicked"))))
         });
     }
 
@@ -245,11 +248,11 @@ impl Watcher {
         let last_list = self.last_list.clone();
         let saved = tokio::task::spawn_blocking(move || last_list.save(&addresses)).await;
         if let Err(error) = saved.map_err(std::io::Error::from).flatten() {
-            tracing::warn!(%error, "the list of members could not be stored in the cache directory");
+            tracing::warn!(%error, "the member list could not be stored in the cache directory");
         }
     }
 
-    /// Reads the id of the state again; true if it differs from `known`.
+    /// Reads the id of the state again, and returns whether it differs from `known`.
     async fn has_other_state(&self, known: &str) -> bool {
         self.identity.forget_state();
         let state = timeout(self.config.hello_timeout, self.identity.state()).await;
@@ -288,13 +291,13 @@ impl Watcher {
     }
 }
 
-/// Lists the addresses after `delay`.
+/// Reads the member list after `delay`.
 async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Vec<Address>> {
     sleep(delay).await;
     listing::list(&sources, config.hello_timeout, config.max_members).await
 }
 
-/// The answer of a server, for the decisions.
+/// Converts the answer of a server to the type of the placement crate.
 fn placed(hello: HelloResult) -> Hello {
     let HelloResult { name, version, state, zone, draining, instance } = hello;
     let zone = Some(zone).filter(|zone| !zone.is_empty());

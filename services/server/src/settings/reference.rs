@@ -64,7 +64,7 @@ fn tables() -> Vec<Table> {
         ),
         table::<crate::MembershipSettings>(
             "membership",
-            "The servers of a cluster.",
+            "The members of a cluster: how servers are found, when they leave, and when they redirect streams.",
             Some(&settings.membership),
         ),
         table::<crate::TraceSettings>("traces", "Export of traces.", Some(&settings.traces)),

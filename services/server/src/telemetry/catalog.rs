@@ -68,13 +68,15 @@ pub(super) const GROUPS: &[Group] = groups! {
     }
     "Cluster" {
         Gauge "forebay_members" [MEMBER_STATE] absent "without `members`":
-            "Servers of the cluster, with this one, by state.";
-        Counter "forebay_member_list_errors_total": "Failed reads of the list of members. The last list holds.";
-        Counter "forebay_hello_errors_total": "Greetings of other servers that failed.";
+            "Servers of the cluster in the view of this server, by state. This server is one of them.";
+        Counter "forebay_member_list_errors_total":
+            "Failed reads of the member list. After a failure, the server uses the last valid list.";
+        Counter "forebay_hello_errors_total":
+            "Requests `hello` to other servers of the cluster that failed or were not answered in time.";
         Counter "forebay_streams_placed_total" [CANDIDATE] absent "without `members`":
-            "Opened batch streams, by the server that the placement prefers.";
+            "Batch streams that were opened at this server, by the server that the placement assigns to them.";
         Counter "forebay_streams_sent_on_total":
-            "Requests for batch streams that were sent to the next server of their list, because a bound of the load was reached.";
+            "Redirects: requests for batch streams that this server referred to the next server in their list of locations, because its load had reached a threshold (`membership.overflow_*`).";
     }
     "Calls" {
         Counter "forebay_grpc_calls_total" [METHOD, CODE]
@@ -106,7 +108,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_bottleneck" [BOTTLENECK]:
             "1 for the current bottleneck of all sessions together, 0 for the others.";
         Gauge "forebay_wanted_servers" absent "before the first second after the start":
-            "Servers' worth of work that the trainers of this server demand: the rate that they would receive if they never waited for a server, divided by the capacity of this server. An autoscaler keeps the sum over all servers at 0.8 for each server.";
+            "Demand of the trainers of this server, in servers at full load: the rate that the trainers would receive if they never waited for this server, divided by the capacity of this server. The number of servers for a target load of 0.8 is the sum over all servers divided by 0.8.";
         FractionalCounter "forebay_idle_gpu_cost_total" absent "without `--gpu-hour-cost`":
             "Cost of GPUs while their trainers waited, in the currency of the setting `gpu_hour_cost`.";
         Gauge "forebay_label_skewed_sessions" [DATASET] absent "before the first session with a `label_column`":

@@ -96,21 +96,22 @@ labels! {
         | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")
         | "member_joined" ("another server of the cluster answered") | "member_left" ("a server is no longer a member of the cluster")
         | "member_draining" ("a member started or stopped draining")
-        | "member_refused" ("an address belongs to no member, such as a server of another state")
-        | "member_list_held" ("a new list of members lacks too many of them and is not adopted yet")
-        | "member_list_adopted" ("the list of members is adopted or can be read again")
-        | "member_list_failed" ("the list of members can't be read or is too long")
+        | "member_refused" ("the server at an address in the member list cannot be a member, for example because it has another state")
+        | "member_list_held" ("a new member list lacks more than half of the previous addresses and is not adopted yet")
+        | "member_list_adopted" ("a member list that was not adopted before is adopted, or the member list can be read again")
+        | "member_list_failed" ("the member list can't be read or is too long")
         | "bottleneck_changed" ("the bottleneck of the trainers changed")
         | "label_skew" ("the mean label of a session's batches varies by more than chance explains");
     RESOURCE = "resource": "streams" ("open streams of training batches")
         | "exchanges" ("open DoExchange streams for lookups and for requests to queues")
         | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
         | "unsent_bytes" ("bytes of answers that are not sent completely");
-    MEMBER_STATE = "state": "ready" ("it answers and can be given streams") | "draining" ("it is shutting down")
-        | "silent" ("it has not answered the last greetings")
-        | "refused" ("addresses that belong to no member, such as servers of another state");
-    CANDIDATE = "candidate": "first" ("this server, by the placement")
-        | "other" ("another server of the cluster, by the placement");
+    MEMBER_STATE = "state": "ready" ("the server answers, and new streams are placed on it")
+        | "draining" ("the server is shutting down, and no new streams are placed on it")
+        | "silent" ("the server is a member, but did not answer the last `hello`")
+        | "refused" ("the server at an address in the member list cannot be a member, for example because it has another state");
+    CANDIDATE = "candidate": "first" ("the placement assigns the stream to this server")
+        | "other" ("the placement assigns the stream to another server of the cluster");
     CONNECTION_LIMIT = "limit": "peer" ("too many connections from one client host") | "all" ("too many connections in total");
     DROPPED = "reason": "queue" ("the export queue was full") | "export" ("the collector did not accept the span");
 }

@@ -9,14 +9,16 @@ use crate::{auth::Access, error::clip};
 /// the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
 /// stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
 /// error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
-/// answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
-/// queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
-/// failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
-/// the server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member of
-/// the cluster; `member_draining`: a member started or stopped draining; `member_refused`: an address belongs to no member, such as a server of another state; `member_list_held`: a new list of members
-/// lacks too many of them and is not adopted yet; `member_list_adopted`: the list of members is adopted or can be read again;
-/// `member_list_failed`: the list of members can't be read or is too long, and the last one holds;
-/// `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+/// answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again;
+/// `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
+/// `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or failed
+/// writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
+/// server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
+/// of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
+/// member list cannot be a member, for example because it has another state; `member_list_held`: a new member list lacks more than
+/// half of the previous addresses and is not adopted yet; `member_list_adopted`: a member list that was not adopted before is
+/// adopted, or the member list can be read again; `member_list_failed`: the member list can't be read or is too long, and the
+/// server uses the last valid list; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
 /// session's batches varies by more than chance explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

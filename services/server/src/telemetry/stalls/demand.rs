@@ -1,4 +1,4 @@
-//! Number of servers' worth of work that the running sessions demand.
+//! Demand of the running sessions, in servers at full load.
 
 use std::{sync::Arc, time::Instant};
 
