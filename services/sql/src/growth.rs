@@ -13,8 +13,6 @@ use datafusion_expr::{Expr, ExprSchemable, Operator};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
-/// Maximum memory in bytes for evaluating one slice of rows. A slice of one row may exceed it.
-pub(crate) const SLICE_BYTES: u64 = 16 << 20;
 
 /// A size in bytes that is linear in the number of rows and in the sizes of the input columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

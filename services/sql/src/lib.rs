@@ -17,6 +17,7 @@
 
 mod compile;
 mod error;
+mod evaluation;
 mod expression_identity;
 pub mod functions;
 mod growth;
@@ -34,6 +35,7 @@ use arrow_schema::{DataType, Field, Schema};
 pub use compile::{Expression, MAX_COMPLEXITY};
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
+pub use evaluation::{Evaluation, SLICE_COST};
 pub use expression_identity::SEMANTICS;
 pub use growth::{array_bytes, slices};
 pub use identity::Identity;

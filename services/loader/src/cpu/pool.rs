@@ -16,7 +16,10 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     Error, Scheduling,
-    cpu::fair_queue::{FairQueue, Flow, Priority, Turn, Urgency},
+    cpu::{
+        fair_queue::{FairQueue, Flow, Priority, Turn, Urgency},
+        turns::InTurns,
+    },
 };
 
 /// A pool of threads for decoding, transposing and gathering. Cheap to clone. Dropping the last clone drops work that
@@ -58,7 +61,7 @@ impl<T> Future for Submitted<T> {
 
 /// Queue of work that has not started. Its length is bounded by the callers: each stream submits a few operations at a
 /// time.
-struct Queue {
+pub(super) struct Queue {
     /// `None` once the pool is dropped.
     waiting: Mutex<Option<FairQueue<Work>>>,
     changed: Condvar,
@@ -76,7 +79,7 @@ impl Queue {
         self.waiting.lock()
     }
 
-    fn push(&self, priority: Priority, flow: Flow, urgency: Urgency, work: Work) {
+    pub(super) fn push(&self, priority: Priority, flow: Flow, urgency: Urgency, work: Work) {
         if let Some(waiting) = &mut *self.lock() {
             waiting.push(priority, flow, urgency, work);
         }
@@ -209,11 +212,24 @@ impl Pool {
             if sender.is_closed() {
                 return;
             }
-            let result = catch_unwind(AssertUnwindSafe(work))
-                .unwrap_or_else(|panic| Err(Error::Internal(format!("panic: {}", text_of(&*panic)))));
+            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)));
             drop(sender.send(result));
         };
         self.owner.queue.push(priority, flow, urgency, Box::new(run));
+        Submitted { receiver }
+    }
+
+    /// Submits `work` like [`run_for`](Self::run_for), as an operation for each of its turns. A turn ends where `work` is pending,
+    /// which it may be only at the end of a turn of [`TurnCost`](crate::cpu::turns::TurnCost). Dropping the future cancels the
+    /// turns that have not started.
+    pub(crate) fn run_in_turns<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let (queue, work) = (Arc::clone(&self.owner.queue), Box::pin(work));
+        InTurns { queue, flow, priority, work, sender }.queue(Urgency::Now);
         Submitted { receiver }
     }
 }
@@ -225,6 +241,11 @@ fn run_queued(queue: &Queue) {
         drop(catch_unwind(AssertUnwindSafe(work)));
         queue.ended(turn, started.elapsed());
     }
+}
+
+/// The error of work that has panicked.
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::Internal(format!("panic: {}", text_of(panic)))
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {
