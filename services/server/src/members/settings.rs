@@ -61,7 +61,8 @@ pub struct Settings {
     /// list. 1 disables this limit. Default: 0.9.
     pub overflow_cpu: f64,
     /// Rate of sent batches per second, in bytes or with a unit such as `10GB`, averaged over 10 s, from which on a new stream is
-    /// sent to the next server of its list. A good value is 90% of the rate of the network card. Default: none, no limit.
+    /// sent to the next server of its list. Set it if the limit differs from 90% of `network_bandwidth`. Default: 90% of
+    /// `network_bandwidth`, or no limit if that is not set.
     pub overflow_bytes_per_second: Option<ByteSize>,
 }
 

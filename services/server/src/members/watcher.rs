@@ -1,6 +1,12 @@
 //! The task that follows the list of members, greets them, and publishes the view.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use forebay_placement::{Change, Hello, Members, RefusalReason};
@@ -19,7 +25,7 @@ use super::{
     greeter::{Credentials, Greeter},
     identity::Identity,
     last_list::LastList,
-    listing,
+    listing::{self, Listed},
     source::{self, Address, Source},
 };
 use crate::{
@@ -50,6 +56,8 @@ pub(super) struct Watcher {
     permits: Arc<Semaphore>,
     /// Names for certificates, by address.
     hosts: HashMap<String, String>,
+    /// Scoped addresses of the last list. Each is logged when it appears.
+    scoped: BTreeSet<SocketAddr>,
     list_error: Option<String>,
     /// True if the last read of the credentials failed.
     reload_failed: bool,
@@ -84,6 +92,7 @@ impl Watcher {
             started: Instant::now(),
             greetings: JoinSet::new(),
             hosts: HashMap::new(),
+            scoped: BTreeSet::new(),
             list_error: None,
             reload_failed: false,
         })
@@ -186,7 +195,7 @@ impl Watcher {
     }
 
     /// Gives a list, or the reason why it can't be read, to `members`.
-    async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
+    async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Listed>) -> Vec<Change> {
         // The files may have changed since the last list.
         match self.greeter.credentials().await {
             Ok(credentials) => {
@@ -201,7 +210,14 @@ impl Watcher {
         }
         self.list_error = listed.as_ref().err().map(|error| format!("{error:#}"));
         let listed = match listed {
-            Ok(addresses) => {
+            Ok(Listed { addresses, scoped }) => {
+                for address in scoped.difference(&self.scoped) {
+                    tracing::warn!(
+                        %address,
+                        "an address in DNS is no member, because it is valid only on a network interface of this machine"
+                    );
+                }
+                self.scoped = scoped;
                 self.remember(&addresses);
                 Ok(addresses.into_iter().map(|address| address.text))
             }
@@ -289,7 +305,7 @@ impl Watcher {
 }
 
 /// Lists the addresses after `delay`.
-async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Vec<Address>> {
+async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Listed> {
     sleep(delay).await;
     listing::list(&sources, config.hello_timeout, config.max_members).await
 }
