@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
     DFSchema, ScalarValue,
@@ -24,10 +24,9 @@ use datafusion_sql::{
 
 use crate::{
     Error,
-    evaluation::{Evaluation, SLICE_COST},
     expression_identity::identity_of,
     functions,
-    growth::Sizes,
+    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes},
     guard::guarded,
     lower::{lowered, one_row, value_of},
     planner::Context,
@@ -39,8 +38,6 @@ const MAX_BYTES: usize = 64 << 10;
 const MAX_TOKENS: usize = 2048;
 /// Maximum nesting of parentheses and calls.
 const MAX_DEPTH: usize = 50;
-/// Size of a value that counts as one in the cost of an evaluation, in bytes.
-const BYTES_PER_VALUE: u64 = 4;
 /// Maximum number of nodes after expansion of BETWEEN, COALESCE and the like.
 const MAX_NODES: u64 = 20_000;
 /// Maximum [complexity](Expression::complexity) of an expression. Compiling one takes up to 2.5 s.
@@ -132,25 +129,6 @@ impl Expression {
     pub(crate) fn cost(&self, batch: &RecordBatch) -> u64 {
         let values = self.nodes.saturating_mul(batch.num_rows() as u64);
         values.max(self.sizes.work_bytes(batch, &self.inputs).div_ceil(BYTES_PER_VALUE))
-    }
-
-    /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
-    ///
-    /// The value of a row depends on this row alone. Every NaN of an input has the bits of the canonical NaN, and so has
-    /// every NaN of the result.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the expression has no result for one of the rows.
-    pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
-        self.evaluation(batch)?.finish()
-    }
-
-    /// Prepares the computation that [`evaluate`](Self::evaluate) does at once, to be done in steps of a limited cost.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the NaNs of an input can't be replaced.
-    pub fn evaluation(&self, batch: &RecordBatch) -> Result<Evaluation<'_>, Error> {
-        Evaluation::new(self, batch)
     }
 }
 

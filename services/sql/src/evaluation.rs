@@ -7,11 +7,32 @@ use arrow_cast::cast;
 use arrow_schema::ArrowError;
 use arrow_select::concat::concat;
 
-use crate::{Error, Expression, growth::slices, nan::batch_with_one_nan};
+use crate::{
+    Error, Expression,
+    growth::{SLICE_COST, slices},
+    nan::batch_with_one_nan,
+};
 
-/// Maximum cost of one step of an [`Evaluation`], in computed values, of which four bytes each may be in memory. The step of a single
-/// row may exceed it. A step takes some tens of milliseconds.
-pub const SLICE_COST: u64 = 4 << 20;
+impl Expression {
+    /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
+    ///
+    /// The value of a row depends on this row alone. Every NaN of an input has the bits of the canonical NaN, and so has
+    /// every NaN of the result.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the expression has no result for one of the rows.
+    pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
+        self.evaluation(batch)?.finish()
+    }
+
+    /// Prepares the computation that [`evaluate`](Self::evaluate) does at once, to be done in steps of a limited cost.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the NaNs of an input can't be replaced.
+    pub fn evaluation(&self, batch: &RecordBatch) -> Result<Evaluation<'_>, Error> {
+        Evaluation::new(self, batch)
+    }
+}
 
 /// Computation of an expression for the rows of a batch, a slice of the rows at a time.
 ///
@@ -23,7 +44,7 @@ pub struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    pub(crate) fn new(expression: &'a Expression, batch: &RecordBatch) -> Result<Self, Error> {
+    fn new(expression: &'a Expression, batch: &RecordBatch) -> Result<Self, Error> {
         let batch = batch_with_one_nan(batch).map_err(failed)?;
         let waiting = slices(batch, &|slice| expression.cost(slice) <= SLICE_COST).into_iter();
         Ok(Self { expression, values: Vec::with_capacity(waiting.len()), waiting })

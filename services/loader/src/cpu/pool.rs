@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, mpsc},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -16,10 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     Error, Scheduling,
-    cpu::{
-        fair_queue::{FairQueue, Flow, Priority, Turn, Urgency},
-        turns::InTurns,
-    },
+    cpu::fair_queue::{FairQueue, Flow, Priority, Turn, Urgency},
 };
 
 /// A pool of threads for decoding, transposing and gathering. Cheap to clone. Dropping the last clone drops work that
@@ -61,7 +58,7 @@ impl<T> Future for Submitted<T> {
 
 /// Queue of work that has not started. Its length is bounded by the callers: each stream submits a few operations at a
 /// time.
-pub(super) struct Queue {
+struct Queue {
     /// `None` once the pool is dropped.
     waiting: Mutex<Option<FairQueue<Work>>>,
     changed: Condvar,
@@ -79,7 +76,7 @@ impl Queue {
         self.waiting.lock()
     }
 
-    pub(super) fn push(&self, priority: Priority, flow: Flow, urgency: Urgency, work: Work) {
+    fn push(&self, priority: Priority, flow: Flow, urgency: Urgency, work: Work) {
         if let Some(waiting) = &mut *self.lock() {
             waiting.push(priority, flow, urgency, work);
         }
@@ -234,6 +231,40 @@ impl Pool {
     }
 }
 
+/// Work of which each turn is one operation on a pool: it is polled once, and queued again while it is pending.
+struct InTurns<T> {
+    queue: Arc<Queue>,
+    flow: Flow,
+    priority: Priority,
+    work: Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>,
+    sender: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T: Send + 'static> InTurns<T> {
+    /// Queues the next turn.
+    fn queue(self, urgency: Urgency) {
+        let queue = Arc::clone(&self.queue);
+        queue.push(self.priority, self.flow, urgency, Box::new(move || self.turn()));
+    }
+
+    fn turn(mut self) {
+        if self.sender.is_closed() {
+            return;
+        }
+        // The work is pending only at the end of a turn, so that nothing has to wake it.
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = catch_unwind(AssertUnwindSafe(|| self.work.as_mut().poll(&mut context)));
+        let result = match polled {
+            // The flow has had its turn, so it is not a new one.
+            Ok(Poll::Pending) => return self.queue(Urgency::Later),
+            Ok(Poll::Ready(result)) => result,
+            Err(panic) => Err(panicked(&*panic)),
+        };
+        drop(self.work);
+        drop(self.sender.send(result));
+    }
+}
+
 fn run_queued(queue: &Queue) {
     while let Some((work, turn)) = queue.pop() {
         let started = Instant::now();
@@ -244,7 +275,7 @@ fn run_queued(queue: &Queue) {
 }
 
 /// The error of work that has panicked.
-pub(super) fn panicked(panic: &(dyn Any + Send)) -> Error {
+fn panicked(panic: &(dyn Any + Send)) -> Error {
     Error::Internal(format!("panic: {}", text_of(panic)))
 }
 

@@ -13,7 +13,7 @@ use forebay_sql::Expression;
 
 use super::*;
 use crate::{
-    Pool,
+    Flow, Pool, Priority,
     view::{compute, source::Source},
 };
 
@@ -49,7 +49,7 @@ fn computed(pool: &Pool, columns: Vec<Source>) -> crate::cpu::pool::Submitted<Ve
 }
 
 /// Turns of another tenant that has one operation at a time, until `work` ends.
-async fn turns_beside<T>(pool: &Pool, work: impl Future<Output = T>) -> (T, usize) {
+async fn turns_concurrent_with<T>(pool: &Pool, work: impl Future<Output = T>) -> (T, usize) {
     let other = Flow::of(Tenant::new(2, NonZeroU32::MIN));
     let mut turns = 0;
     let mut work = std::pin::pin!(work);
@@ -72,7 +72,7 @@ async fn another_tenant_has_its_turns_while_the_longest_expression_is_evaluated(
     let terms: usize = 706;
     assert!(Expression::column(&chain(terms + 1), &rows().schema()).is_err());
     let work = computed(&pool, vec![expression(&chain(terms))]);
-    let (columns, turns) = turns_beside(&pool, work).await;
+    let (columns, turns) = turns_concurrent_with(&pool, work).await;
     let columns = columns.unwrap();
     let sums = columns[0].as_primitive::<Int64Type>();
     assert!(sums.iter().zip(0..).all(|(sum, row)| sum == Some(row * terms as i64)));
@@ -80,7 +80,7 @@ async fn another_tenant_has_its_turns_while_the_longest_expression_is_evaluated(
     let least = (2 * terms - 1) * ROWS as usize / SLICE_COST as usize;
     let own = operations.load(Ordering::SeqCst) - turns;
     assert!(least > 50 && own > least, "{own} turns, at least {least}");
-    assert!(turns + 2 >= own, "{turns} turns of the other tenant beside {own}");
+    assert!(turns + 2 >= own, "{turns} turns of the other tenant, {own} of the long work");
 }
 
 fn chain(terms: usize) -> String {
@@ -91,11 +91,11 @@ fn chain(terms: usize) -> String {
 async fn another_tenant_has_its_turns_between_many_short_expressions() {
     let (pool, operations) = counting_pool();
     let columns = (0..500).map(|number| expression(&format!("x + {number} AS c{number}"))).collect();
-    let (columns, turns) = turns_beside(&pool, computed(&pool, columns)).await;
+    let (columns, turns) = turns_concurrent_with(&pool, computed(&pool, columns)).await;
     let columns = columns.unwrap();
     assert!((0..500).all(|at| columns[at].as_primitive::<Int64Type>().value(7) == 7 + at as i64));
     let own = operations.load(Ordering::SeqCst) - turns;
-    assert!(own > 50 && turns + 2 >= own, "{turns} turns of the other tenant beside {own}");
+    assert!(own > 50 && turns + 2 >= own, "{turns} turns of the other tenant, {own} of the long work");
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ async fn the_turns_of_a_caller_that_has_left_are_not_done() {
     tokio::time::sleep(100 * SECOND).await;
     // The last one finds that the caller has left.
     assert_eq!(operations.load(Ordering::SeqCst), 3);
-    // Work that nobody awaits goes on, because its turns queue each other.
+    // Work without a waiting caller continues, because its turns queue each other.
     let work = computed(&pool, vec![expression(&chain(600))]);
     tokio::time::sleep(500 * SECOND).await;
     assert!(futures::FutureExt::now_or_never(work).unwrap().is_ok());
