@@ -105,7 +105,7 @@ labels! {
     RESOURCE = "resource": "streams" ("open streams of training batches")
         | "exchanges" ("open DoExchange streams for lookups and for requests to queues")
         | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
-        | "unsent_bytes" ("bytes of answers that are not sent completely");
+        | "unsent_bytes" ("bytes of answers that are not sent completely, and of requests that wait in batch queues");
     MEMBER_STATE = "state": "ready" ("it answers and can be given streams") | "draining" ("it is shutting down")
         | "silent" ("it has not answered the last greetings")
         | "refused" ("addresses that belong to no member, such as servers of another state");
