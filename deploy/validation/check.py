@@ -422,6 +422,39 @@ def rendered(chart: Path, values: Path) -> Iterator[str]:
             yield "the PrometheusRule has other alerts than deploy/prometheus/alerts.yaml"
 
 
+# Values of the network policy, and the ports that it opens to each group of clients; None for no policy.
+POLICIES: dict[str, dict[str, str] | None] = {
+    "": None,
+    "networkPolicy.enabled=true": {},
+    "networkPolicy.enabled=true,networkPolicy.trainers[0].namespaceSelector.matchLabels.team=ml,"
+    "networkPolicy.monitors[0].namespaceSelector.matchLabels.name=monitoring": {"ml": "grpc", "monitoring": "http"},
+}
+
+
+def faults_of_policies(chart: Path) -> Iterator[str]:
+    """The chart has no network policy by default, and one that opens the ports to the named clients if it is turned on."""
+    for settings, expected in POLICIES.items():
+        values = ",".join(part for part in ("insecure=true,datasets.clicks=s3://b/c", settings) if part)
+        status, out, err = run(tool("helm"), "template", "test", chart, "--set", values)
+        if status != 0:
+            raise Broken(f"helm template --set {values}: {err.strip()}")
+        policies = [each for each in yaml.safe_load_all(out) if each and each["kind"] == "NetworkPolicy"]
+        if expected is None:
+            if policies:
+                yield "there is a NetworkPolicy by default, which blocks trainers in other namespaces"
+            continue
+        if len(policies) != 1:
+            yield f"{settings}: {len(policies)} NetworkPolicies, expected one"
+            continue
+        opened: dict[str, str] = {}
+        for rule in policies[0]["spec"]["ingress"]:
+            for peer in rule["from"]:
+                (label,) = peer["namespaceSelector"]["matchLabels"].values()
+                opened[label] = ",".join(port["port"] for port in rule["ports"])
+        if opened != expected:
+            yield f"{settings}: the NetworkPolicy opens {opened}, expected {expected}"
+
+
 def chart(root: Path) -> Iterator[str]:
     helm, folder = tool("helm"), root / "deploy/helm/forebay"
     cases = sorted((folder / "ci").glob("*-values.yaml"))
@@ -446,6 +479,7 @@ def chart(root: Path) -> Iterator[str]:
             yield from found
         for found in pool.map(accepted, REFUSED, REFUSED.values()):
             yield from found
+    yield from faults_of_policies(folder)
 
 
 PARTS = {"prometheus": prometheus, "dashboard": dashboard, "image": image, "compose": compose, "chart": chart}

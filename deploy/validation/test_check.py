@@ -17,6 +17,20 @@ ENOUGH = ("statefulset-everything-values.yaml", "statefulset-members-values.yaml
 
 # Part, file, what is replaced, by what, a word of the fault.
 FAULTS = {
+    "a network policy by default": (
+        "chart",
+        "deploy/helm/forebay/values.yaml",
+        "networkPolicy:\n  enabled: false",
+        "networkPolicy:\n  enabled: true",
+        "NetworkPolicy by default",
+    ),
+    "a network policy that opens another port": (
+        "chart",
+        "deploy/helm/forebay/templates/networkpolicy.yaml",
+        "{{- with .Values.networkPolicy.trainers }}\n    - from: {{ toYaml . | nindent 8 }}\n      ports: [{ port: grpc }]",
+        "{{- with .Values.networkPolicy.trainers }}\n    - from: {{ toYaml . | nindent 8 }}\n      ports: [{ port: http }]",
+        "NetworkPolicy opens",
+    ),
     "an expression that is none": (
         "prometheus",
         "deploy/prometheus/alerts.yaml",

@@ -3,7 +3,7 @@
 //! Windows, columns, row counts, labels and key indexes read blocks here, so that all of them share one bound on memory,
 //! appear in the activity of the server, are counted and can be delayed by fault injection.
 
-use std::sync::Arc;
+use std::{future::poll_fn, sync::Arc};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Budget, Reservation, SourceId, Tenant, TooLarge};
@@ -31,6 +31,9 @@ pub struct BlockReader {
 /// Memory for a block that is fetched and decoded, until the last clone is dropped. Charged to the source of the block
 /// except during decoding.
 pub(crate) type DecodePermit = Arc<Mutex<Reservation>>;
+
+/// Rows of a block in chunks, decoded as the iterator is advanced.
+pub type Chunks = Box<dyn Iterator<Item = Result<RecordBatch, Error>> + Send>;
 
 /// Some columns of one block.
 #[derive(Clone, Copy)]
@@ -83,12 +86,12 @@ impl BlockReader {
         Ok(Arc::new(Mutex::new(reservation.map_err(too_large)?)))
     }
 
-    /// Waits for memory, reads the columns for `purpose`, and returns what `decode` makes of their rows. The memory is released
-    /// when `decode` has returned.
+    /// Waits for memory, reads the columns for `purpose`, and returns what `decode` makes of their rows. `decode` runs on the pool, in
+    /// turns. The memory is released when it has returned.
     ///
     /// # Errors
     /// Errors of fetching and decoding the block, and of `decode`.
-    pub async fn read<T, F>(
+    pub async fn read<T, F, W>(
         &self,
         what: BlockColumns<'_>,
         purpose: Purpose,
@@ -97,7 +100,8 @@ impl BlockReader {
     ) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+        F: FnOnce(Chunks) -> W + Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let snapshot = what.reader.snapshot();
         let bytes = what.columns.iter().map(|column| snapshot.column_bytes(what.block as usize, *column));
@@ -107,7 +111,7 @@ impl BlockReader {
     }
 
     /// As [`read`](Self::read), within memory that the caller holds.
-    pub(crate) async fn read_within<T, F>(
+    pub(crate) async fn read_within<T, F, W>(
         &self,
         permit: &DecodePermit,
         what: BlockColumns<'_>,
@@ -117,7 +121,8 @@ impl BlockReader {
     ) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+        F: FnOnce(Chunks) -> W + Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let encoded = self.fetch(permit, what, purpose).await?;
         match self.decode_rows(permit, what, purpose, flow, encoded, decode).await? {
@@ -134,7 +139,7 @@ impl BlockReader {
 
     /// Returns what `decode` makes of the rows of a fetched block. If a page does not match its checksum, returns the
     /// error and `decode`, which was not called: checksums are checked before the first rows are decoded.
-    async fn decode_rows<T, F>(
+    async fn decode_rows<T, F, W>(
         &self,
         permit: &DecodePermit,
         what: BlockColumns<'_>,
@@ -145,17 +150,18 @@ impl BlockReader {
     ) -> Result<Result<T, (forebay_storage::Error, F)>, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+        F: FnOnce(Chunks) -> W + Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
-        let work = move || {
+        let work = async move {
             let mut chunks = encoded.decode(decode_rows).peekable();
             if let Some(Err(damaged)) =
                 chunks.next_if(|first| matches!(first, Err(error) if error.is_damaged_page()))
             {
                 return Ok(Err((damaged, decode)));
             }
-            let decoded = decode(&mut chunks.map(|chunk| pushed_down(chunk?)))?;
+            let decoded = decode(Box::new(chunks.map(|chunk| pushed_down(chunk?)))).await?;
             metrics::counter!("forebay_decode_columns_total").increment(columns);
             Ok(Ok(decoded))
         };
@@ -177,25 +183,28 @@ impl BlockReader {
         Ok(encoded)
     }
 
-    /// Runs `work`, which decodes a part of block `id`, on the pool. Holds `permit` until the work has ended.
+    /// Runs `work`, which decodes a part of block `id`, on the pool, in turns. Holds `permit` until the work has ended.
     pub(crate) async fn decode<T: Send + 'static>(
         &self,
         permit: &DecodePermit,
         purpose: Purpose,
         id: u128,
         flow: Flow,
-        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         permit.lock().loaded();
         let (activity, permit) = (Arc::clone(&self.activity), Arc::clone(permit));
-        let work = move || {
-            let working: Working = activity.begin(Stage::Decode, purpose, id);
-            let result = work();
-            drop(working);
+        let mut work = Box::pin(async move {
+            let result = work.await;
             drop(permit);
             result
-        };
-        self.pool.run_for(flow, Priority::Background, work).await
+        });
+        // The time between two turns is no time of decoding.
+        let turns = poll_fn(move |context| {
+            let _working: Working = activity.begin(Stage::Decode, purpose, id);
+            work.as_mut().poll(context)
+        });
+        self.pool.run_in_turns(flow, Priority::Background, turns).await
     }
 }
 

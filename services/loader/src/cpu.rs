@@ -5,3 +5,4 @@ pub(crate) mod pool;
 pub(crate) mod prefetch;
 pub(crate) mod scheduling;
 mod shares;
+pub(crate) mod turns;

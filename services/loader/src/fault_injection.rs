@@ -19,22 +19,25 @@ pub struct FaultInjection {
 
 impl FaultInjection {
     /// `work`, preceded by the delay of decoding.
-    pub(crate) fn before_decode<T>(self, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-        delayed(self.decode, work)
+    pub(crate) fn before_decode<T>(self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        async move {
+            delay(self.decode);
+            work.await
+        }
     }
 
     /// `work`, preceded by the delay of gathering.
     pub(crate) fn before_gather<T>(self, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-        delayed(self.gather, work)
+        move || {
+            delay(self.gather);
+            work()
+        }
     }
 }
 
-/// Sleeping is allowed because `work` runs on a thread for CPU work, which has no other work in that time.
-fn delayed<T>(delay: Duration, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-    move || {
-        if !delay.is_zero() {
-            std::thread::sleep(delay);
-        }
-        work()
+/// Sleeping is allowed because the work runs on a thread for CPU work, which has no other work in that time.
+fn delay(delay: Duration) {
+    if !delay.is_zero() {
+        std::thread::sleep(delay);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, cast::AsArray, types::Float64Type};
+use arrow_array::{cast::AsArray, types::Float64Type};
 use arrow_cast::cast;
 use arrow_schema::DataType;
 use dashmap::DashMap;
@@ -13,7 +13,8 @@ use tokio::sync::OnceCell;
 use crate::{
     Error, Flow, Job, View,
     activity::Purpose,
-    block_reader::{BlockColumns, BlockReader, place_of},
+    block_reader::{BlockColumns, BlockReader, Chunks, place_of},
+    cpu::turns::TurnCost,
 };
 
 /// Maximum number of blocks sampled, spread evenly over the dataset.
@@ -74,10 +75,10 @@ impl LabelStatistics {
             let read = view.reads(keeps_all);
             let (view, columns) = (Arc::clone(&view), read.clone());
             let place = place_of(job.snapshot(), *block);
-            let add = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
-                let mut seen = Moments::default();
+            let add = move |chunks: Chunks| async move {
+                let (mut seen, mut turn) = (Moments::default(), TurnCost::default());
                 for chunk in chunks {
-                    let rows = view.rows_of(chunk?, &columns, keeps_all, &place)?;
+                    let rows = view.rows_of(chunk?, &columns, keeps_all, &place, &mut turn).await?;
                     let labels = cast(rows.column(0), &DataType::Float64);
                     let labels = labels.map_err(|error| Error::Internal(error.to_string()))?;
                     let labels = labels.as_primitive::<Float64Type>();

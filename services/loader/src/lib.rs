@@ -60,7 +60,7 @@ pub use batch::{
     budget::BatchCharge,
     wire::{Body, WireBatch},
 };
-pub use block_reader::{BlockColumns, BlockReader};
+pub use block_reader::{BlockColumns, BlockReader, Chunks};
 pub use config::{Config, DiskWrites};
 pub use cpu::{
     fair_queue::{Flow, Priority},

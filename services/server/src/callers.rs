@@ -25,7 +25,7 @@ pub(crate) enum Resource {
     Workers,
     /// Calls that are not in the other groups.
     Calls,
-    /// Bytes of answers that clients have not received.
+    /// Bytes of answers that clients have not received, and of requests that wait in batch queues.
     UnsentBytes,
 }
 
@@ -230,14 +230,14 @@ impl Charge {
         }
     }
 
-    /// Wraps the charge for the extensions of a response, which must implement `Clone`.
-    pub(crate) fn into_extension(self) -> ChargeExtension {
-        ChargeExtension(Arc::new(Mutex::new(Some(self))))
+    /// Makes several owners hold the charge, such as the extensions of a response.
+    pub(crate) fn shared(self) -> SharedCharge {
+        SharedCharge(Arc::new(Mutex::new(Some(self))))
     }
 
     /// Takes the charge out of the extensions of a response.
     pub(crate) fn from_extension(extensions: &mut http::Extensions) -> Option<Self> {
-        extensions.remove::<ChargeExtension>()?.0.lock().take()
+        extensions.remove::<SharedCharge>()?.0.lock().take()
     }
 
     fn release(&self) {
@@ -256,9 +256,17 @@ impl Charge {
     }
 }
 
-/// A [`Charge`] among the extensions of a response.
+/// A [`Charge`] that all clones hold. It ends with the last of them, or when one of them ends it.
 #[derive(Clone)]
-pub(crate) struct ChargeExtension(Arc<Mutex<Option<Charge>>>);
+pub(crate) struct SharedCharge(Arc<Mutex<Option<Charge>>>);
+
+impl SharedCharge {
+    /// Ends the charge.
+    pub(crate) fn end(&self) {
+        let charge = self.0.lock().take();
+        drop(charge);
+    }
+}
 
 /// Charges of the messages of a streamed response. The stream and the extensions of the response share them.
 #[derive(Clone, Default)]
@@ -334,6 +342,25 @@ mod tests {
         drop((stream, bytes));
         let usage = callers.usage();
         assert!(usage.callers.is_empty() && usage.totals.iter().all(|(_, total, _)| *total == 0));
+    }
+
+    #[test]
+    fn a_shared_charge_ends_with_its_last_owner_or_earlier() {
+        let callers = callers(16);
+        let held = || callers.usage().totals[Resource::Streams as usize].1;
+        let take = || callers.take(&Caller::Local, Resource::Streams, 3).unwrap().shared();
+        let (first, second) = (take(), take());
+        let clone = first.clone();
+        drop(first);
+        assert_eq!(held(), 6);
+        drop(clone);
+        assert_eq!(held(), 3);
+        let clone = second.clone();
+        clone.end();
+        assert_eq!(held(), 0);
+        clone.end();
+        drop((second, clone));
+        assert_eq!(held(), 0);
     }
 
     #[test]

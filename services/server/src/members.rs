@@ -81,7 +81,7 @@ impl Members {
         let identity = Arc::new(Identity::new(settings, state)?);
         let Some(sources) = &settings.members else { return Ok(Self { identity, joint: None }) };
         let cluster = Arc::new(Cluster::new(settings, identity.zone()));
-        let load = Load::new(&settings.membership, sessions.clone());
+        let load = Load::new(settings, sessions.clone());
         let watcher = Watcher::new(
             settings,
             sources,

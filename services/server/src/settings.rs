@@ -105,8 +105,8 @@ pub struct Settings {
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
     /// Bytes per second that the network interface of the server can send, above 0, such as `12.5GB` for 100 Gbit/s. The metric
-    /// `forebay_wanted_servers` then uses the load of the network if it is above the load of the CPU threads. Default: unknown, the
-    /// metric uses the load of the CPU threads.
+    /// `forebay_wanted_servers` then uses the load of the network if it is above the load of the CPU threads, and
+    /// `membership.overflow_bytes_per_second` is 90% of it by default. Default: unknown, the metric uses the load of the CPU threads.
     pub network_bandwidth: Option<ByteSize>,
     /// Datasets that serve lookups, by name. Default: none.
     pub online: BTreeMap<String, OnlineSpec>,
@@ -169,7 +169,8 @@ pub struct Limits {
     /// Default: 1,024.
     pub max_calls: usize,
     /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups, answers of
-    /// batch queues, `GetFlightInfo`, and exported batches. At least 8/7 of `max_explain_bytes` and of
+    /// batch queues, `GetFlightInfo`, and exported batches. It also counts requests to batch queues until the worker's answer:
+    /// their keys, their columns, and the estimated size of their features. At least 8/7 of `max_explain_bytes` and of
     /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
     /// Time in which a client must receive an answer that counts towards `max_unsent_bytes`, at least 100 ms. One second per MiB is

@@ -2,10 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_cast::cast;
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
-use arrow_select::concat::concat;
 use datafusion_common::{
     DFSchema, ScalarValue,
     tree_node::{TreeNode, TreeNodeRecursion},
@@ -28,10 +26,9 @@ use crate::{
     Error,
     expression_identity::identity_of,
     functions,
-    growth::{SLICE_BYTES, Sizes, slices},
+    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes},
     guard::guarded,
     lower::{lowered, one_row, value_of},
-    nan::batch_with_one_nan,
     planner::Context,
 };
 
@@ -52,11 +49,13 @@ const STACK_BYTES: usize = 64 << 20;
 #[derive(Clone)]
 pub struct Expression {
     field: FieldRef,
+    /// Number of nodes after expansion.
+    nodes: u64,
     complexity: u64,
     inputs: Vec<usize>,
     identity: u128,
     pub(crate) logical: Expr,
-    physical: Arc<dyn PhysicalExpr>,
+    pub(crate) physical: Arc<dyn PhysicalExpr>,
     sizes: Sizes,
 }
 
@@ -122,35 +121,14 @@ impl Expression {
 
     /// Returns true if evaluating the rows of `batch`, whose columns are [`inputs`](Self::inputs), takes little memory.
     pub fn is_small(&self, batch: &RecordBatch) -> bool {
-        self.sizes.work_bytes(batch, &self.inputs) <= SLICE_BYTES
+        self.sizes.work_bytes(batch, &self.inputs).div_ceil(BYTES_PER_VALUE) <= SLICE_COST
     }
 
-    /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
-    ///
-    /// The value of a row depends on this row alone. Every NaN of an input has the bits of the canonical NaN, and so has
-    /// every NaN of the result.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the expression has no result for one of the rows.
-    pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
-        let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
-        let batch = batch_with_one_nan(batch).map_err(failed)?;
-        let slices = slices(batch, &|slice| self.is_small(slice));
-        let values = slices.iter().map(|slice| self.evaluate_slice(slice)).collect::<Result<Vec<_>, _>>()?;
-        match &values[..] {
-            [only] => Ok(Arc::clone(only)),
-            several => concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(failed),
-        }
-    }
-
-    fn evaluate_slice(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
-        let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
-        let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
-        let array = values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
-        if array.data_type() == self.field.data_type() {
-            return Ok(array);
-        }
-        cast(&array, self.field.data_type()).map_err(failed)
+    /// Estimated cost of evaluating the rows of `batch`, in values that are computed: one for each row and node of the expression,
+    /// or one for each 4 bytes of memory that the evaluation takes, if that is more.
+    pub(crate) fn cost(&self, batch: &RecordBatch) -> u64 {
+        let values = self.nodes.saturating_mul(batch.num_rows() as u64);
+        values.max(self.sizes.work_bytes(batch, &self.inputs).div_ceil(BYTES_PER_VALUE))
     }
 }
 
@@ -206,7 +184,7 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let identity = identity_of(&logical, &projected, &data_type)?;
     let sizes = Sizes::of(&logical, &whole, schema)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
-    Ok(Expression { field, complexity, inputs, identity, logical, physical, sizes })
+    Ok(Expression { field, nodes, complexity, inputs, identity, logical, physical, sizes })
 }
 
 /// Size after expansion, where BETWEEN, COALESCE and the like duplicate their operands.

@@ -13,8 +13,12 @@ use datafusion_expr::{Expr, ExprSchemable, Operator};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
-/// Maximum memory in bytes for evaluating one slice of rows. A slice of one row may exceed it.
-pub(crate) const SLICE_BYTES: u64 = 16 << 20;
+
+/// Size of a value that counts as one in the cost of an evaluation, in bytes.
+pub(crate) const BYTES_PER_VALUE: u64 = 4;
+/// Maximum cost of one step of an [`Evaluation`](crate::Evaluation), in computed values, of which four bytes each may be in memory.
+/// The step of a single row may exceed it. A step takes some tens of milliseconds.
+pub const SLICE_COST: u64 = 4 << 20;
 
 /// A size in bytes that is linear in the number of rows and in the sizes of the input columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,6 +17,7 @@
 
 mod compile;
 mod error;
+mod evaluation;
 mod expression_identity;
 pub mod functions;
 mod growth;
@@ -34,8 +35,9 @@ use arrow_schema::{DataType, Field, Schema};
 pub use compile::{Expression, MAX_COMPLEXITY};
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
+pub use evaluation::Evaluation;
 pub use expression_identity::SEMANTICS;
-pub use growth::{array_bytes, slices};
+pub use growth::{SLICE_COST, array_bytes, slices};
 pub use identity::Identity;
 pub use prune::{Bounds, Verdict};
 

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any, Mapping, Sequence
 
 import ray
 
+from forebay.address import free_port, host_port, split
 from forebay.binary import binary
 from forebay.errors import ServerStartError
 from forebay.folders import private, temporary_folder
@@ -77,8 +77,8 @@ class ServerActor:
         while True:
             # Another program may have taken the port in the meantime.
             keeps_port = time.monotonic() < started + start_timeout / 2
-            own_port = (keeps_port and self._last_port(host)) or _free_port(host)
-            self._address = f"{host}:{port or own_port}"
+            own_port = (keeps_port and self._last_port(host)) or free_port(host)
+            self._address = host_port(host, port or own_port)
             self._write_members([self._address])
             try:
                 self._process = self._start(flags, start_timeout)
@@ -119,14 +119,14 @@ class ServerActor:
     def _last_port(self, host: str) -> int:
         """Returns the port of the last server of this folder, because it is a part of its name, or 0 if there was none."""
         try:
-            last_host, _, last_port = (self._folder / "address").read_text().rpartition(":")
+            last_host, last_port = split((self._folder / "address").read_text())
         except OSError:
             return 0
         return int(last_port) if last_host == host and last_port.isdecimal() else 0
 
     def _start(self, flags: Sequence[str], timeout: float) -> subprocess.Popen[bytes]:
-        host, _, _ = self._address.rpartition(":")
-        command = [binary(), "serve", "--grpc", self._address, "--http", f"{host}:0", "--advertise", self._address]
+        host, _ = split(self._address)
+        command = [binary(), "serve", "--grpc", self._address, "--http", host_port(host, 0), "--advertise", self._address]
         command += ["--members", f"file:{self._folder / 'members'}", "--cache-dir", str(self._folder / "cache")]
         command += ["--max-log-size", MAX_LOG_SIZE, *flags]
         with open(self._folder / "server.log", "ab") as log:
@@ -180,12 +180,6 @@ class ServerActor:
                 # The coordinator is being started, here or for the first time.
                 print(f"forebay: the members are not updated: {error}", file=sys.stderr, flush=True)
             time.sleep(UPDATE_S)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:

@@ -6,6 +6,9 @@ use tokio::time::Instant;
 
 use super::{failback::Failback, replan::ReplanTimer};
 
+/// Time for which streams stay away from a first location that has declined one, in parts of the longer interval of [`Intervals`].
+const DECLINED_INTERVALS: u32 = 6;
+
 /// A server that may serve the streams of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Candidate {
@@ -65,6 +68,8 @@ pub(super) struct Candidates {
     serving: Option<Candidate>,
     /// True if the first location has answered a probe since another one was in use.
     has_moved: bool,
+    /// Time until which the first location is not asked to take the streams back, because it has declined one.
+    declined_until: Option<Instant>,
     failback: Failback,
     timer: ReplanTimer,
     intervals: Intervals,
@@ -80,6 +85,7 @@ impl Candidates {
             own_failures: 0,
             serving: None,
             has_moved: false,
+            declined_until: None,
             failback: Failback::new(intervals.failback),
             timer: ReplanTimer::new(now, random, intervals.replan),
             intervals,
@@ -124,8 +130,12 @@ impl Candidates {
         due.max(self.timer.earliest())
     }
 
-    /// Returns the first location, if the streams are at another server and would move there.
-    pub(super) fn to_probe(&self) -> Option<&Arc<str>> {
+    /// Returns the first location, if the streams are at another server and would move there. A first location that has declined a
+    /// stream because of its load would decline it again: it is left alone for a while, unless the plan names other locations.
+    pub(super) fn to_probe(&self, now: Instant) -> Option<&Arc<str>> {
+        if self.declined_until.is_some_and(|until| now < until) {
+            return None;
+        }
         let first = self.locations.first()?;
         let is_first = matches!(&self.serving, Some(Candidate::Location(url)) if url == first);
         (!is_first || self.at != 0).then_some(first)
@@ -148,6 +158,10 @@ impl Candidates {
                 }
             }
             Event::Declined(candidate) => {
+                if self.index(candidate) == Some(0) {
+                    let longer = self.intervals.replan.max(self.intervals.failback);
+                    self.declined_until = now.checked_add(longer.saturating_mul(DECLINED_INTERVALS));
+                }
                 // Only locations redirect, so that the number of targets of the client does not matter.
                 self.leave(candidate, 1);
             }
@@ -159,7 +173,7 @@ impl Candidates {
             Event::NotPlanned => self.asked(now, random),
             Event::Answered(first) => {
                 if self.locations.first() == Some(first) {
-                    (self.at, self.has_moved) = (0, true);
+                    (self.at, self.has_moved, self.declined_until) = (0, true, None);
                     self.failback.returned(now);
                 }
             }
@@ -207,7 +221,7 @@ impl Candidates {
         }
         let current = self.current();
         self.locations = locations;
-        self.has_moved = false;
+        (self.has_moved, self.declined_until) = (false, None);
         self.at = match current {
             Candidate::Own => self.locations.len(),
             // The new plan does not contain the location in use, so the first one is used.

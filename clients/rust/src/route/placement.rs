@@ -238,7 +238,7 @@ impl Placement {
     /// Probes the first location if the streams are at another server. If it is healthy, they move there with their next batch.
     pub(crate) async fn probe_first(&self) {
         let Some(following) = &self.following else { return };
-        let Some(first) = following.candidates.lock().to_probe().cloned() else { return };
+        let Some(first) = following.candidates.lock().to_probe(Instant::now()).cloned() else { return };
         let check = async { self.servers.dial(&first).await?.check_health().await };
         match tokio::time::timeout(self.servers.config().connect_timeout, check).await {
             Ok(Ok(())) => {

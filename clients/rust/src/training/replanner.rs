@@ -1,16 +1,20 @@
 //! Requests for the plan of a running training, which tell where its streams are served.
 
 use forebay_proto::v1::Train;
+use tokio::time::Instant;
 
 use super::{job::Job, plan::Plan, planner::plan};
-use crate::{Error, route::Transport};
+use crate::{
+    Error,
+    route::{Attempts, Transport},
+};
 
-/// Asks for the plan of `job` again whenever it is due, and follows its locations. Ends when a server answers with another plan
+/// Asks for the plan of `job` again whenever it is due, and follows its locations. Ends when the servers answer with another plan
 /// than that of the streams; they then fail with the difference.
 pub(super) async fn follow(job: Job) {
     loop {
         job.placement.replan_due().await;
-        match replan(&job).await {
+        match agreed(&job).await {
             Ok(plan) => job.placement.planned(Some(plan.own_locations())),
             Err(error @ Error::BatchMismatch(_)) => {
                 job.plan_changed(error);
@@ -25,26 +29,72 @@ pub(super) async fn follow(job: Job) {
     }
 }
 
-/// Requests the plan from each server of the client, and then from each location, until one answers with the same plan.
+/// Answers of the servers, none of which is the plan of the streams.
+#[derive(Default)]
+struct Answers {
+    /// Difference of the first other plan.
+    difference: Option<Error>,
+    /// Last transient error: this server may have the plan of the streams.
+    unreachable: Option<Error>,
+    /// Last other error.
+    failure: Option<Error>,
+}
+
+impl Answers {
+    fn note(&mut self, error: Error) {
+        match error {
+            Error::BatchMismatch(_) => drop(self.difference.get_or_insert(error)),
+            error if error.is_transient() => self.unreachable = Some(error),
+            error => self.failure = Some(error),
+        }
+    }
+}
+
+/// Requests the plan until a server answers with that of the streams. While one server answers with another plan and others are
+/// unreachable, it asks again, with pauses, until [`Config::retry_deadline`](crate::Config::retry_deadline) has passed.
 ///
 /// # Errors
-/// [`Error::BatchMismatch`] if a server has answered with another plan, and none with the same one. Otherwise the last error.
-async fn replan(job: &Job) -> Result<Plan, Error> {
+/// [`Error::BatchMismatch`] if a server has answered with another plan, and none with that of the streams. Otherwise the last error,
+/// at once.
+async fn agreed(job: &Job) -> Result<Plan, Error> {
+    let mut attempts = Attempts::new(job.servers.config().retry_deadline);
+    let began = Instant::now();
+    loop {
+        let Answers { difference, unreachable, failure } = match replan(job).await {
+            Ok(plan) => return Ok(plan),
+            Err(answers) => answers,
+        };
+        let (difference, unreachable) = match (difference, unreachable) {
+            (Some(difference), Some(unreachable)) => (difference, unreachable),
+            (Some(difference), None) => return Err(difference),
+            (None, unreachable) => {
+                let error = unreachable.or(failure);
+                return Err(error.unwrap_or_else(|| Error::protocol("no server was asked")));
+            }
+        };
+        if Instant::now() >= attempts.deadline {
+            return Err(Error::BatchMismatch(format!(
+                "{difference}; no other server has answered with the expected plan within {:.1?}: {unreachable}",
+                began.elapsed()
+            )));
+        }
+        tracing::warn!(%difference, %unreachable, "a server answers with another plan; asking the others again");
+        tokio::time::sleep(attempts.delay_after(unreachable, 1)).await;
+    }
+}
+
+/// Requests the plan from each server of the client, and then from each location, until one answers with the same plan.
+async fn replan(job: &Job) -> Result<Plan, Answers> {
     // The snapshot and all defaults of the first plan.
     let request = Train { rank: Some(job.plan.rank()), ..job.plan.resolved.clone() };
-    let mut failure = Error::protocol("no server was asked");
-    let mut failed = |error: Error| {
-        if !matches!(failure, Error::BatchMismatch(_)) {
-            failure = error;
-        }
-    };
+    let mut answers = Answers::default();
     let mut asked = 0;
     while asked < job.servers.targets() {
         asked += 1;
         let (transport, target) = match job.servers.connect().await {
             Ok(opened) => opened,
             Err(error) => {
-                failed(error);
+                answers.note(error);
                 continue;
             }
         };
@@ -52,7 +102,7 @@ async fn replan(job: &Job) -> Result<Plan, Error> {
             Ok(plan) => return Ok(plan),
             Err(error) => {
                 job.servers.skip(target);
-                failed(error);
+                answers.note(error);
             }
         }
     }
@@ -63,10 +113,10 @@ async fn replan(job: &Job) -> Result<Plan, Error> {
         };
         match answer {
             Ok(plan) => return Ok(plan),
-            Err(error) => failed(error),
+            Err(error) => answers.note(error),
         }
     }
-    Err(failure)
+    Err(answers)
 }
 
 async fn ask(job: &Job, transport: &Transport, request: &Train) -> Result<Plan, Error> {

@@ -308,6 +308,77 @@ async fn another_plan_of_the_same_request_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_plan_of_one_server_ends_no_training_while_the_others_are_unreachable() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let [seed, second, location] =
+        [Front::before(&server).await, Front::before(&server).await, Front::before(&server).await];
+    seed.locate([location.url.as_str()]);
+    second.locate([location.url.as_str()]);
+    let config = Config { replan_interval: Duration::from_millis(100), prefetch_batches: 1, ..config() };
+    let client = Client::new([seed.url.as_str(), &second.url], config.clone()).unwrap();
+    let mut training = client.train(&train(100_000)).await.unwrap();
+    training.next().await.unwrap().unwrap();
+    for front in [&second, &location] {
+        front.judge_plans(|_| Err(Status::unavailable("starting")));
+    }
+    seed.answer_with_plan_hash("0123456789abcdef");
+    // All servers are asked again, while the streams continue.
+    let plans = seed.plans();
+    while seed.plans() < plans + 4 {
+        training.next().await.unwrap().unwrap();
+    }
+    let plans = second.plans();
+    second.judge_plans(|_| Ok(()));
+    while second.plans() < plans + 2 {
+        training.next().await.unwrap().unwrap();
+    }
+    drop(training);
+    // If they stay unreachable, the training ends with both reasons.
+    seed.answer_with_plan_hash("");
+    let config = Config { retry_deadline: Duration::from_secs(1), ..config };
+    let client = Client::new([seed.url.as_str(), &second.url], config).unwrap();
+    let mut training = client.train(&train(100_000)).await.unwrap();
+    training.next().await.unwrap().unwrap();
+    second.judge_plans(|_| Err(Status::unavailable("starting")));
+    seed.answer_with_plan_hash("0123456789abcdef");
+    let error = loop {
+        if let Err(error) = training.next().await.unwrap() {
+            break error;
+        }
+    };
+    let Error::BatchMismatch(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("plan hash 0123456789abcdef") && text.contains("no other server"), "{text}");
+    assert!(text.ends_with("starting"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_stay_away_from_a_first_location_that_has_declined_one() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let [seed, busy, second] =
+        [Front::before(&server).await, Front::before(&server).await, Front::before(&server).await];
+    busy.judge_streams(|_| {
+        let mut status = Status::unavailable("over the bound");
+        status.metadata_mut().insert("forebay-next", "1".parse().unwrap());
+        Err(status)
+    });
+    seed.locate([busy.url.as_str(), &second.url]);
+    // The first location may be asked again after several failback intervals, which are hours here.
+    let config = Config { replan_interval: Duration::from_millis(100), prefetch_batches: 1, ..config() };
+    let mut training = started(&seed.url, config, &train(100_000)).await;
+    let plans = seed.plans();
+    while seed.plans() < plans + 4 {
+        training.next().await.unwrap().unwrap();
+    }
+    for _ in 0..4 {
+        training.next().await.unwrap().unwrap();
+    }
+    assert_eq!(busy.header("forebay-candidate"), ["0"], "it is asked once");
+    assert_eq!((second.streams(), training.stats().retries), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_of_a_dead_server_spread_over_the_others() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;

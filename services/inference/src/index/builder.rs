@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use forebay_loader::{BlockColumns, BlockReader, Error, Flow, Pool, Priority, Purpose};
+use forebay_loader::{BlockColumns, BlockReader, Chunks, Error, Flow, Pool, Priority, Purpose};
 use forebay_storage::Reader;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -56,7 +55,7 @@ impl KeyIndex {
                 let (key, columns) = (Arc::clone(&key), &columns);
                 async move {
                     let first_row = reader.snapshot().blocks()[block].first_row;
-                    let encode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+                    let encode = move |chunks: Chunks| async move {
                         let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
                         BlockKeys::new(&key, &chunks, order, first_row, shards)
                     };

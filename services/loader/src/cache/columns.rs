@@ -27,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config, DiskWrites, Error, Job, View,
     activity::Purpose,
-    block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
+    block_reader::{self, BlockColumns, BlockReader, DecodePermit, place_of},
     cache::forecast::NextUse,
-    cpu::fair_queue::Flow,
+    cpu::{fair_queue::Flow, turns::TurnCost},
     request::admission::with_margin,
     view::{
         compute, slices,
@@ -112,7 +112,7 @@ impl Columns {
     ///
     /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
     /// that fails or needs too much memory, and the view has a filter, the stored columns are returned, also by later calls.
-    /// [`CachedRows::chunks`] then computes the kept rows.
+    /// [`CachedRows::take_while`] then computes the kept rows.
     ///
     /// # Errors
     /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
@@ -289,7 +289,7 @@ impl Columns {
             .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
             .collect();
         // Decoding runs on the CPU pool, because it validates UTF-8.
-        let decoded = self.blocks.decode(permit, Purpose::Window, wanted.block, flow, move || {
+        let decoded = self.blocks.decode(permit, Purpose::Window, wanted.block, flow, async move {
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
             Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
         });
@@ -343,7 +343,8 @@ impl Columns {
         let positions = reads(&claimed);
         let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
         let limit_bytes = with_margin(self.memory_bytes);
-        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+        let decode = move |chunks: block_reader::Chunks| async move {
+            let mut turn = TurnCost::default();
             let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
                 claimed.iter().map(|_| Ok(Vec::new())).collect();
             let mut bytes = 0;
@@ -354,7 +355,8 @@ impl Columns {
                 for (source, made) in
                     claimed.iter().zip(&mut computed).filter(|(source, _)| !is_computed(source))
                 {
-                    let array = compute(std::slice::from_ref(source), &columns, &chunk, &place)?;
+                    let source = std::slice::from_ref(source);
+                    let array = compute(source, &columns, &chunk, &place, &mut turn).await?;
                     bytes += array.iter().map(array_bytes).sum::<u64>();
                     if let Ok(arrays) = made {
                         arrays.extend(array);
@@ -364,7 +366,8 @@ impl Columns {
                     let made = claimed.iter().zip(&mut computed);
                     for (source, made) in made.filter(|(source, _)| is_computed(source)) {
                         let Ok(arrays) = made else { continue };
-                        match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
+                        let source = std::slice::from_ref(source);
+                        match compute(source, &columns, &chunk, &place, &mut turn).await {
                             Ok(array) => {
                                 bytes += array.iter().map(array_bytes).sum::<u64>();
                                 arrays.extend(array);
@@ -418,32 +421,40 @@ pub(crate) struct CachedRows {
 }
 
 impl CachedRows {
-    /// Returns the rows that pass the filter of `view`, in chunks. This is CPU work.
+    /// Gives the rows that pass the filter of `view` to `take`, in chunks, until it returns false. This is CPU work, in turns.
     ///
     /// # Errors
-    /// [`Error::Internal`] if the columns differ in their rows, and [`Error::Row`] if a column has no value for a row.
-    pub(crate) fn chunks(
+    /// [`Error::Internal`] if the columns differ in their rows, [`Error::Row`] if a column has no value for a row, and the errors of
+    /// `take`.
+    pub(crate) async fn take_while(
         self,
         view: &View,
-    ) -> Result<impl Iterator<Item = Result<RecordBatch, Error>>, Error> {
+        mut take: impl FnMut(RecordBatch) -> Result<bool, Error> + Send,
+    ) -> Result<(), Error> {
         let columns: Vec<&[ArrayRef]> = self.columns.iter().map(|chunks| &chunks[..]).collect();
         let aligned = align::align(&columns)
             .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
         let (stored, keeps_all, place) = (self.stored, self.keeps_all, self.place);
-        let batches = move |arrays: Vec<ArrayRef>| -> Vec<Result<RecordBatch, Error>> {
+        let mut turn = TurnCost::default();
+        for arrays in aligned {
             let rows = arrays.first().map_or(0, Array::len);
             let Some((stored, schema)) = &stored else {
-                return vec![view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))];
+                let kept = view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))?;
+                if !take(kept)? {
+                    return Ok(());
+                }
+                continue;
             };
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
-            let chunk = match RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options) {
-                Ok(chunk) => chunk,
-                Err(error) => return vec![Err(Error::Internal(error.to_string()))],
-            };
-            let slices = view.slices(chunk, stored, keeps_all).into_iter();
-            slices.map(|slice| view.rows_of(slice, stored, keeps_all, &place)).collect()
-        };
-        Ok(aligned.into_iter().flat_map(batches))
+            let chunk = RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
+                .map_err(|error| Error::Internal(error.to_string()))?;
+            for slice in view.slices(chunk, stored, keeps_all) {
+                if !take(view.rows_of(slice, stored, keeps_all, &place, &mut turn).await?)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 }
 

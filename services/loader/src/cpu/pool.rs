@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, mpsc},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -209,12 +209,59 @@ impl Pool {
             if sender.is_closed() {
                 return;
             }
-            let result = catch_unwind(AssertUnwindSafe(work))
-                .unwrap_or_else(|panic| Err(Error::Internal(format!("panic: {}", text_of(&*panic)))));
+            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)));
             drop(sender.send(result));
         };
         self.owner.queue.push(priority, flow, urgency, Box::new(run));
         Submitted { receiver }
+    }
+
+    /// Submits `work` like [`run_for`](Self::run_for), as an operation for each of its turns. A turn ends where `work` is pending,
+    /// which it may be only at the end of a turn of [`TurnCost`](crate::cpu::turns::TurnCost). Dropping the future cancels the
+    /// turns that have not started.
+    pub(crate) fn run_in_turns<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let (queue, work) = (Arc::clone(&self.owner.queue), Box::pin(work));
+        InTurns { queue, flow, priority, work, sender }.queue(Urgency::Now);
+        Submitted { receiver }
+    }
+}
+
+/// Work of which each turn is one operation on a pool: it is polled once, and queued again while it is pending.
+struct InTurns<T> {
+    queue: Arc<Queue>,
+    flow: Flow,
+    priority: Priority,
+    work: Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>,
+    sender: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T: Send + 'static> InTurns<T> {
+    /// Queues the next turn.
+    fn queue(self, urgency: Urgency) {
+        let queue = Arc::clone(&self.queue);
+        queue.push(self.priority, self.flow, urgency, Box::new(move || self.turn()));
+    }
+
+    fn turn(mut self) {
+        if self.sender.is_closed() {
+            return;
+        }
+        // The work is pending only at the end of a turn, so that nothing has to wake it.
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = catch_unwind(AssertUnwindSafe(|| self.work.as_mut().poll(&mut context)));
+        let result = match polled {
+            // The flow has had its turn, so it is not a new one.
+            Ok(Poll::Pending) => return self.queue(Urgency::Later),
+            Ok(Poll::Ready(result)) => result,
+            Err(panic) => Err(panicked(&*panic)),
+        };
+        drop(self.work);
+        drop(self.sender.send(result));
     }
 }
 
@@ -225,6 +272,11 @@ fn run_queued(queue: &Queue) {
         drop(catch_unwind(AssertUnwindSafe(work)));
         queue.ended(turn, started.elapsed());
     }
+}
+
+/// The error of work that has panicked.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::Internal(format!("panic: {}", text_of(panic)))
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> &str {

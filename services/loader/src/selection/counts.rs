@@ -7,7 +7,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::{ArrayRef, BooleanArray};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
@@ -19,7 +19,8 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use crate::{
     Config, Error, Flow, Pool, Priority,
     activity::Purpose,
-    block_reader::{BlockColumns, BlockReader, place_of},
+    block_reader::{BlockColumns, BlockReader, Chunks, place_of},
+    cpu::turns::TurnCost,
     selection::{
         groups::{Groups, Runs},
         prune::{kept_by_partitions, kept_rows},
@@ -429,19 +430,22 @@ impl Counter {
         let snapshot = reader.snapshot();
         let read = reads(&selection.columns());
         let (inputs, place) = (read.clone(), place_of(snapshot, block as u32));
-        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+        let decode = move |chunks: Chunks| async move {
+            let mut turn = TurnCost::default();
             for chunk in chunks {
                 let chunk = chunk?;
-                let filter = selection.filter.as_ref();
-                let kept = filter.map(|filter| kept(filter, &inputs, &chunk, &place)).transpose()?;
+                let kept = match &selection.filter {
+                    Some(filter) => Some(kept(filter, &inputs, &chunk, &place, &mut turn).await?),
+                    None => None,
+                };
                 let rows = chunk.num_rows();
                 // Keys are computed for the rows that the filter keeps, so that the filter guards them.
                 let keys = match (&selection.keys[..], &kept) {
                     ([], _) => Vec::new(),
-                    (keys, None) => compute(keys, &inputs, &chunk, &place)?,
+                    (keys, None) => compute(keys, &inputs, &chunk, &place, &mut turn).await?,
                     (keys, Some(kept)) => {
                         let chunk = only(&chunk, kept).map_err(|error| Error::Internal(error.to_string()))?;
-                        compute(keys, &inputs, &chunk, &place)?
+                        compute(keys, &inputs, &chunk, &place, &mut turn).await?
                     }
                 };
                 take(&mut made, SelectedRows { rows, kept, keys })?;

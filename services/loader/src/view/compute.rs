@@ -11,36 +11,55 @@ use super::{
     nulls::pushed_down_column,
     source::{Source, reads},
 };
-use crate::{Error, View};
+use crate::{Error, View, cpu::turns::TurnCost};
 
 /// Computes `columns` for the rows of `chunk`, which holds the stored columns `reads`. `place` identifies the rows in
-/// errors.
-pub(crate) fn compute(
+/// errors. A turn of the CPU thread ends between expressions, and between slices of the rows, whenever `turn` is full.
+pub(crate) async fn compute(
     columns: &[Source],
     reads: &[usize],
     chunk: &RecordBatch,
     place: &str,
+    turn: &mut TurnCost,
 ) -> Result<Vec<ArrayRef>, Error> {
     let at = |column: usize| {
         let found = reads.iter().position(|read| *read == column);
         found.ok_or_else(|| Error::Internal(format!("{place}: column {column} was not read")))
     };
-    let evaluate = |expression: &Arc<Expression>| {
-        let inputs = expression.inputs().iter().map(|column| at(*column)).collect::<Result<Vec<_>, _>>()?;
-        let inputs = chunk.project(&inputs).map_err(|error| Error::Internal(error.to_string()))?;
-        expression.evaluate(&inputs).map_err(|error| Error::Row {
-            expression: expression.field().name().clone(),
-            place: place.to_owned(),
-            reason: error.to_string(),
-        })
-    };
     let computed = columns.iter().filter(|source| matches!(source, Source::Computed(_))).count();
     metrics::counter!("forebay_compute_rows_total").increment((computed * chunk.num_rows()) as u64);
-    let of = |source: &Source| match source {
-        Source::Stored(column) => Ok(Arc::clone(chunk.column(at(*column)?))),
-        Source::Computed(expression) => pushed_down_column(&evaluate(expression)?, expression.field()),
-    };
-    columns.iter().map(of).collect()
+    let mut arrays = Vec::with_capacity(columns.len());
+    for source in columns {
+        arrays.push(match source {
+            Source::Stored(column) => Arc::clone(chunk.column(at(*column)?)),
+            Source::Computed(expression) => {
+                let inputs = expression.inputs().iter().map(|column| at(*column));
+                let inputs = chunk.project(&inputs.collect::<Result<Vec<_>, _>>()?);
+                let inputs = inputs.map_err(|error| Error::Internal(error.to_string()))?;
+                let values = evaluate(expression, &inputs, turn).await.map_err(|error| Error::Row {
+                    expression: expression.field().name().clone(),
+                    place: place.to_owned(),
+                    reason: error.to_string(),
+                })?;
+                pushed_down_column(&values, expression.field())?
+            }
+        });
+    }
+    Ok(arrays)
+}
+
+/// Evaluates `expression`, one slice of the rows after the other.
+async fn evaluate(
+    expression: &Expression,
+    inputs: &RecordBatch,
+    turn: &mut TurnCost,
+) -> Result<ArrayRef, forebay_sql::Error> {
+    let mut evaluation = expression.evaluation(inputs)?;
+    while let Some(cost) = evaluation.next_cost() {
+        turn.spend(cost).await;
+        evaluation.step()?;
+    }
+    evaluation.finish()
 }
 
 /// Splits `chunk`, which holds the stored columns `reads`, into halves until computing `columns` for one takes little
@@ -88,17 +107,18 @@ impl View {
     /// Returns the rows of one chunk that pass the filter, in the layout of the view's columns. `chunk` holds the
     /// stored columns that the view [`reads`](Self::reads) of its block. Columns are computed for the rows that the
     /// filter keeps, so that the filter guards them.
-    pub(crate) fn rows_of(
+    pub(crate) async fn rows_of(
         &self,
         chunk: RecordBatch,
         read: &[usize],
         keeps_all: bool,
         place: &str,
+        turn: &mut TurnCost,
     ) -> Result<RecordBatch, Error> {
         let columns = self.columns_of(true);
         let (chunk, read) = match self.filter() {
             Some(filter) if !keeps_all => {
-                let kept = kept(filter, read, &chunk, place)?;
+                let kept = kept(filter, read, &chunk, place, turn).await?;
                 let needed = reads(columns);
                 let is_needed = |column: &usize| needed.contains(&read[*column]);
                 let positions: Vec<usize> = (0..read.len()).filter(is_needed).collect();
@@ -113,7 +133,7 @@ impl View {
         if columns.len() == read.len() && columns.iter().zip(&read).all(stored) {
             return Ok(chunk);
         }
-        let (arrays, rows) = (compute(columns, &read, &chunk, place)?, chunk.num_rows());
+        let (arrays, rows) = (compute(columns, &read, &chunk, place, turn).await?, chunk.num_rows());
         let input_schema = self.input_schema().project(&(0..columns.len()).collect::<Vec<_>>());
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = input_schema.and_then(|input_schema| {
@@ -146,13 +166,14 @@ impl View {
 ///
 /// # Errors
 /// [`Error::Row`] if the filter has no value for a row.
-pub(crate) fn kept(
+pub(crate) async fn kept(
     filter: &Arc<Expression>,
     reads: &[usize],
     chunk: &RecordBatch,
     place: &str,
+    turn: &mut TurnCost,
 ) -> Result<BooleanArray, Error> {
-    let computed = compute(&[Source::Computed(Arc::clone(filter))], reads, chunk, place)?;
+    let computed = compute(&[Source::Computed(Arc::clone(filter))], reads, chunk, place, turn).await?;
     Ok(forebay_sql::not_null(computed[0].as_boolean()))
 }
 

@@ -21,8 +21,9 @@ use super::{
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Priority,
     activity::{Activity, Purpose},
-    block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
+    block_reader::{BlockColumns, BlockReader, Chunks, DecodePermit, place_of},
     cache::{columns::Columns, forecast::NextUse},
+    cpu::turns::TurnCost,
     frame::FrameKey,
     request::admission::with_margin,
     selection::groups::BlockRows,
@@ -258,50 +259,59 @@ impl Windows {
             && let Some(cached) = unless_too_large(self.columns.get(job, block, Arc::clone(permit)).await)?
         {
             let view = Arc::clone(job.view());
-            let append = move || append(builder, cached.chunks(&view)?, rows);
+            let append = async move {
+                let mut part = FramePart::new(builder, rows);
+                cached.take_while(&view, |chunk| part.append(&chunk)).await?;
+                Ok(part.builder)
+            };
             let id = job.reader().block_ids().id(block);
             return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow, append).await;
         }
         let (view, keeps_all) = (Arc::clone(job.view()), job.keeps_all(block));
         let read = view.reads(keeps_all);
         let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
-        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
-            // Slices without a copy, so that computed values exist for a few rows at a time.
-            let slices = chunks.flat_map(|chunk| match chunk {
-                Ok(chunk) => {
-                    let slices = view.slices(chunk, &columns, keeps_all);
-                    slices.into_iter().map(Ok).collect::<Vec<_>>()
+        let decode = move |chunks: Chunks| async move {
+            let (mut part, mut turn) = (FramePart::new(builder, rows), TurnCost::default());
+            for chunk in chunks {
+                // Slices without a copy, so that computed values exist for a few rows at a time.
+                for slice in view.slices(chunk?, &columns, keeps_all) {
+                    let rows = view.rows_of(slice, &columns, keeps_all, &place, &mut turn).await?;
+                    if !part.append(&rows)? {
+                        return Ok(part.builder);
+                    }
                 }
-                Err(error) => vec![Err(error)],
-            });
-            let chunks = slices.map(|slice| view.rows_of(slice?, &columns, keeps_all, &place));
-            append(builder, chunks, rows)
+            }
+            Ok(part.builder)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &read };
         self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode).await
     }
 }
 
-/// Appends the rows at `range` of the concatenated `chunks`. Each chunk is appended while it is in the CPU cache.
-fn append(
-    mut builder: FrameBuilder,
-    chunks: impl Iterator<Item = Result<RecordBatch, Error>>,
+/// Appends a range of the rows of concatenated chunks to a frame. Each chunk is appended while it is in the CPU cache.
+struct FramePart {
+    builder: FrameBuilder,
     range: Range<u32>,
-) -> Result<FrameBuilder, Error> {
-    let mut at = 0;
-    for chunk in chunks {
-        let chunk = chunk?;
-        let rows = at..at + chunk.num_rows();
-        let (first, last) = ((range.start as usize).max(rows.start), (range.end as usize).min(rows.end));
-        if first < last {
-            builder.append(&chunk.slice(first - at, last - first))?;
-        }
-        at = rows.end;
-        if at >= range.end as usize {
-            break;
-        }
+    /// Number of rows so far.
+    at: usize,
+}
+
+impl FramePart {
+    fn new(builder: FrameBuilder, range: Range<u32>) -> Self {
+        Self { builder, range, at: 0 }
     }
-    Ok(builder)
+
+    /// Appends the rows of the next chunk that are in the range. Returns false if no row of a later chunk is.
+    fn append(&mut self, chunk: &RecordBatch) -> Result<bool, Error> {
+        let (at, end) = (self.at, self.range.end as usize);
+        let rows = at..at + chunk.num_rows();
+        let (first, last) = ((self.range.start as usize).max(rows.start), end.min(rows.end));
+        if first < last {
+            self.builder.append(&chunk.slice(first - at, last - first))?;
+        }
+        self.at = rows.end;
+        Ok(self.at < end)
+    }
 }
 
 fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {

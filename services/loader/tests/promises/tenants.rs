@@ -46,6 +46,34 @@ async fn two_tenants_of_weights_3_and_1_that_want_everything_get_rows_3_to_1() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_gets_batches_while_another_one_evaluates_a_very_long_expression() {
+    let reader = reader(store(&[numbered(0..200_000)], 200_000).await).await;
+    let operation = Duration::from_millis(1);
+    let loader = Loader::new(1 << 30, Config::default(), Pool::simulated(1, move || operation));
+    let of_tenant = |tenant| loader.of_tenant(Tenant::new(tenant, NonZeroU32::MIN));
+    let plain = Train { batch_size: 10, columns: vec!["id".into()], epochs: Some(1), ..Train::default() };
+    let short = of_tenant(1);
+    let job = short.job(plain.clone(), reader.clone(), Vec::new()).await.unwrap();
+    let mut batches = short.batches(job, 0, 0);
+    // The window of the other tenant is in memory.
+    batches.next().await.unwrap().unwrap();
+    let sum = format!("{} AS sum", vec!["id"; 600].join(" + "));
+    let (long, train) = (of_tenant(2), Train { columns: Vec::new(), select: vec![sum], ..plain });
+    let first = tokio::spawn(async move {
+        let job = long.job(train, reader, Vec::new()).await.unwrap();
+        long.batches(job, 0, 0).next().await.unwrap().unwrap();
+    });
+    let mut received = 0;
+    while !first.is_finished() {
+        batches.next().await.unwrap().unwrap();
+        received += 1;
+    }
+    first.await.unwrap();
+    // 1,199 nodes and 200,000 rows are 57 turns, with several gathers of the other tenant before each.
+    assert!(received > 200, "{received} batches");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenant_whose_prefetched_windows_fill_the_memory_releases_them_when_another_one_needs_it() {
     let reader = reader(store(&[numbered(0..4000)], 1000).await).await;
     let train = Train { batch_size: 10, epochs: Some(100), ..Train::default() };

@@ -1,36 +1,26 @@
-//! Settings of membership.
+//! Limits and delays of membership.
 
 use std::time::Duration;
 
-use documented::DocumentedFields;
-use serde::{Deserialize, Serialize};
-
 /// Limits and delays of [`Members`](crate::Members).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Maximum number of members, and of addresses in the member list. A longer list is not adopted. Default: 1,024.
     pub max_members: usize,
     /// Time before a new member list that is empty, or lacks more than half of the previous addresses, is adopted. Default: 60 s.
-    #[serde(with = "humantime_serde")]
     pub shrink_delay: Duration,
     /// Time before a server that is no longer in the member list, and does not answer, leaves the cluster. Also the minimum time
     /// before a server that has left can be a member again. Default: 60 s.
-    #[serde(with = "humantime_serde")]
     pub removal_delay: Duration,
     /// Time before a server that is no longer in the member list, but still answers, leaves the cluster. Default: 5 min.
-    #[serde(with = "humantime_serde")]
     pub unlisted_timeout: Duration,
     /// Time before a server that is in the member list, but does not answer, leaves the cluster. If it answers again before, its
     /// streams return to it. Default: 10 min.
-    #[serde(with = "humantime_serde")]
     pub silent_timeout: Duration,
     /// Interval at which `hello` is sent to each address, and at least 20 ms for each address. Default: 5 s.
-    #[serde(with = "humantime_serde")]
     pub hello_interval: Duration,
     /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and
     /// doubles. Default: 30 s.
-    #[serde(with = "humantime_serde")]
     pub max_hello_backoff: Duration,
 }
 

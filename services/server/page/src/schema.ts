@@ -481,7 +481,7 @@ export interface components {
             token: string | null;
             /**
              * Format: int64
-             * @description Size of the answers that the caller has not received, in bytes.
+             * @description Size of the answers that the caller has not received, and of its requests that wait in batch queues, in bytes.
              */
             unsent_bytes: number;
             /**

@@ -333,7 +333,7 @@ mod tests {
         let charge = callers.take(&Caller::Local, Resource::UnsentBytes, 5 << 20).unwrap();
         let response = axum::response::Response::new(axum::body::Body::from("answer"));
         let mut response = response;
-        response.extensions_mut().insert(charge.into_extension());
+        response.extensions_mut().insert(charge.shared());
         let mut body = Box::pin(Answer::of(response, running).into_body());
         let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await.unwrap().unwrap();
         let bytes = frame.into_data().unwrap();
@@ -423,5 +423,42 @@ mod tests {
         assert_eq!(held(), 100, "the first two messages are sent");
         drop(second);
         assert_eq!(held(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_charge_that_no_frame_has_taken_over_ends_with_its_caller() {
+        let connection = connection(config());
+        let callers = Callers::new(Arc::default());
+        let held = || callers.usage().totals[4].1;
+        // The caller leaves while the first message, or the second one, is charged and not complete.
+        for complete in [0, 1] {
+            let (charges, charged) = (MessageCharges::default(), callers.clone());
+            let put = charges.clone();
+            let messages = futures::stream::unfold(0, move |made| {
+                let (put, charged) = (put.clone(), charged.clone());
+                async move {
+                    put.charge_next(charged.take(&Caller::Local, Resource::UnsentBytes, 7).unwrap());
+                    if made == complete {
+                        std::future::pending::<()>().await;
+                    }
+                    Some((Ok::<_, Status>(Bytes::from("message")), made + 1))
+                }
+            });
+            let messages = EncodeBody::new_server(Plain, Box::pin(messages), None, Default::default(), None);
+            let mut response = axum::response::Response::new(axum::body::Body::new(messages));
+            response.extensions_mut().insert(charges);
+            let mut body = Box::pin(Answer::of(response, connection.begin()).into_body());
+            let mut frames = Vec::new();
+            while let Some(Some(frame)) = futures::FutureExt::now_or_never(std::future::poll_fn(|context| {
+                body.as_mut().poll_frame(context)
+            })) {
+                frames.push(frame.unwrap().into_data().unwrap());
+            }
+            assert_eq!((frames.len(), held()), (complete, 7 * (complete as u64 + 1)));
+            drop(body);
+            assert_eq!(held(), 7 * complete as u64, "the charge of the message that was not complete");
+            drop(frames);
+            assert_eq!(held(), 0);
+        }
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn trace(extensions: &http::Extensions) -> Option<Trace> {
 /// A response that holds `charge` until it is sent.
 pub(super) fn charged<T>(message: T, charge: Charge) -> tonic::Response<T> {
     let mut response = tonic::Response::new(message);
-    response.extensions_mut().insert(charge.into_extension());
+    response.extensions_mut().insert(charge.shared());
     response
 }
 

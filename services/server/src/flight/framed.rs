@@ -135,7 +135,7 @@ async fn look_up(
         let _ = &call;
         frame
     }))?;
-    response.extensions_mut().insert(charge.into_extension());
+    response.extensions_mut().insert(charge.shared());
     Ok(response)
 }
 

@@ -48,7 +48,7 @@ struct CallerInfo {
     workers: u64,
     /// Number of other running calls.
     calls: u64,
-    /// Size of the answers that the caller has not received, in bytes.
+    /// Size of the answers that the caller has not received, and of its requests that wait in batch queues, in bytes.
     unsent_bytes: u64,
 }
 

@@ -166,6 +166,6 @@ async fn answer(
     let name = format!("attachment; filename=\"{id}-{epoch}-{step}-{rank}.{}\"", format.name());
     let headers = [(header::CONTENT_TYPE, format.media_type()), (header::CONTENT_DISPOSITION, &name)];
     let mut response = (headers, bytes).into_response();
-    response.extensions_mut().insert(charge.into_extension());
+    response.extensions_mut().insert(charge.shared());
     Ok(response)
 }

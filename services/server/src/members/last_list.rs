@@ -40,7 +40,8 @@ impl LastList {
         Self { path: cache_dir.join(FILE), sources: sources.to_owned() }
     }
 
-    /// Returns the list; `None` if no list of these sources is stored, or it is damaged. Blocks.
+    /// Returns the list; `None` if no list of these sources is stored, or it is damaged. An address that can't be parsed is left out,
+    /// with a warning. Blocks.
     pub(super) fn load(&self) -> Option<Vec<Address>> {
         if fs::metadata(&self.path).ok()?.len() > MAX_BYTES {
             return None;
@@ -49,11 +50,16 @@ impl LastList {
         if stored.sources != self.sources {
             return None;
         }
-        let address = |stored: StoredAddress| {
-            let parsed = Address::parse(&stored.address).ok()?;
-            Some(Address { host: stored.host, ..parsed })
+        let path = self.path.display();
+        let address = |stored: StoredAddress| match Address::parse(&stored.address) {
+            Ok(parsed) => Some(Address { host: stored.host, ..parsed }),
+            Err(error) => {
+                tracing::warn!(%path, "an address of the stored list of members is left out: {error:#}");
+                None
+            }
         };
-        stored.addresses.into_iter().map(address).collect()
+        let addresses: Vec<Address> = stored.addresses.into_iter().filter_map(address).collect();
+        (!addresses.is_empty()).then_some(addresses)
     }
 
     /// Replaces the list. Blocks.
@@ -92,6 +98,16 @@ mod tests {
         list.save(&named).unwrap();
         assert_eq!(LastList::new(folder.path(), "dns:a:1").load(), Some(named));
         assert_eq!(LastList::new(folder.path(), "dns:b:1").load(), None);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_parsed_does_not_take_the_others_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = LastList::new(folder.path(), "dns:a:1");
+        let scoped = Address { text: "[fe80::1%2]:1".to_owned(), host: "a".to_owned() };
+        let [first, last] = ["10.0.0.1:1", "[fd00::1]:1"].map(|text| Address::parse(text).unwrap());
+        list.save(&[first.clone(), scoped, last.clone()]).unwrap();
+        assert_eq!(list.load(), Some(vec![first, last]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads the member list from the sources in the setting `members`.
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
 use tokio::io::AsyncReadExt;
@@ -10,7 +10,16 @@ use super::source::{Address, Source, parse_file};
 /// Maximum length of an address in a file, with its separator, in bytes.
 const MAX_LINE_BYTES: u64 = 512;
 
-/// Returns the addresses of all sources, without duplicates.
+/// Addresses of all sources.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// Addresses in ascending order, without duplicates.
+    pub(super) addresses: Vec<Address>,
+    /// Results of DNS that are no addresses of members, because they are valid only on one network interface of this machine.
+    pub(super) scoped: BTreeSet<SocketAddr>,
+}
+
+/// Returns the addresses of all sources.
 ///
 /// # Errors
 /// If a source is malformed or can't be read within `timeout`, or if the sources have more than `max_addresses` addresses.
@@ -18,27 +27,38 @@ pub(super) async fn list(
     sources: &[Source],
     timeout: Duration,
     max_addresses: usize,
-) -> anyhow::Result<Vec<Address>> {
-    let mut listed = BTreeSet::new();
+) -> anyhow::Result<Listed> {
+    let (mut listed, mut scoped) = (BTreeSet::new(), BTreeSet::new());
     for source in sources {
         let read = tokio::time::timeout(timeout, read(source, max_addresses)).await;
-        let addresses = read.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {timeout:?}")));
-        listed.extend(addresses.with_context(|| source.to_string())?);
+        let read = read.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {timeout:?}")));
+        let read = read.with_context(|| source.to_string())?;
+        listed.extend(read.addresses);
+        scoped.extend(read.scoped);
         let (found, most) = (listed.len(), max_addresses);
         ensure!(found <= most, "{source}: more than {most} addresses (membership.max_members)");
     }
-    Ok(listed.into_iter().collect())
+    Ok(Listed { addresses: listed.into_iter().collect(), scoped })
 }
 
-async fn read(source: &Source, max_addresses: usize) -> anyhow::Result<Vec<Address>> {
-    match source {
-        Source::Server(address) => Ok(vec![address.clone()]),
-        Source::File(path) => parse_file(&contents(path, max_addresses).await?),
+async fn read(source: &Source, max_addresses: usize) -> anyhow::Result<Listed> {
+    let addresses = match source {
+        Source::Server(address) => vec![address.clone()],
+        Source::File(path) => parse_file(&contents(path, max_addresses).await?)?,
         Source::Dns { name, port } => {
             let found = tokio::net::lookup_host((name.as_str(), *port)).await.context("lookup failed")?;
-            Ok(found.map(|found| Address { text: found.to_string(), host: name.clone() }).collect())
+            return Ok(resolved(name, found));
         }
-    }
+    };
+    Ok(Listed { addresses, scoped: BTreeSet::new() })
+}
+
+/// Returns the addresses to which `name` was resolved. Scoped IPv6 addresses are apart: other servers and clients can't use them.
+fn resolved(name: &str, found: impl Iterator<Item = SocketAddr>) -> Listed {
+    let is_scoped = |found: &SocketAddr| matches!(found, SocketAddr::V6(found) if found.scope_id() != 0);
+    let (scoped, usable): (Vec<_>, Vec<_>) = found.partition(is_scoped);
+    let address = |found: SocketAddr| Address { text: found.to_string(), host: name.to_owned() };
+    Listed { addresses: usable.into_iter().map(address).collect(), scoped: scoped.into_iter().collect() }
 }
 
 async fn contents(path: &Path, max_addresses: usize) -> anyhow::Result<String> {
@@ -58,7 +78,7 @@ mod tests {
 
     async fn texts(sources: &[Source]) -> anyhow::Result<Vec<String>> {
         let listed = list(sources, TIMEOUT, 3).await?;
-        Ok(listed.into_iter().map(|address| address.text).collect())
+        Ok(listed.addresses.into_iter().map(|address| address.text).collect())
     }
 
     #[tokio::test]
@@ -99,8 +119,22 @@ mod tests {
     #[tokio::test]
     async fn a_name_has_all_its_addresses_and_keeps_its_name_for_certificates() {
         let source = Source::Dns { name: "localhost".to_owned(), port: 8815 };
-        let listed = list(&[source], TIMEOUT, 16).await.unwrap();
+        let listed = list(&[source], TIMEOUT, 16).await.unwrap().addresses;
         assert!(listed.iter().any(|address| address.text == "127.0.0.1:8815"), "{listed:?}");
         assert!(listed.iter().all(|address| address.host == "localhost"), "{listed:?}");
+    }
+
+    #[test]
+    fn scoped_addresses_are_apart_from_those_that_other_machines_can_use() {
+        use std::net::SocketAddrV6;
+        let scoped = SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().unwrap(), 8815, 0, 2));
+        let found = ["10.0.0.1:8815", "[fd00::1]:8815"].map(|text| text.parse().unwrap());
+        let Listed { addresses, scoped: apart } = resolved("a", [found[0], scoped, found[1]].into_iter());
+        assert_eq!(addresses.len(), 2);
+        for (address, expected) in addresses.iter().zip(["10.0.0.1:8815", "[fd00::1]:8815"]) {
+            assert_eq!((&*address.text, &*address.host), (expected, "a"));
+            Address::parse(&address.text).unwrap();
+        }
+        assert_eq!(apart, [scoped].into());
     }
 }

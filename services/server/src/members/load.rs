@@ -7,9 +7,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::Settings;
-use crate::{samples::Samples, sessions::Sessions, telemetry::process};
+use crate::{Settings, samples::Samples, sessions::Sessions, telemetry::process};
 
+/// Default of `membership.overflow_bytes_per_second`, in parts of `network_bandwidth`.
+const BANDWIDTH_FRACTION: f64 = 0.9;
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -26,7 +27,7 @@ pub(super) struct Load {
 struct Bounds {
     streams: Option<usize>,
     cpu: f64,
-    bytes_per_second: Option<u64>,
+    bytes_per_second: Option<f64>,
 }
 
 /// Load at one time.
@@ -76,10 +77,14 @@ impl Load {
 
 impl Bounds {
     fn new(settings: &Settings) -> Self {
+        let membership = &settings.membership;
+        let of_bandwidth =
+            settings.network_bandwidth.map(|bandwidth| bandwidth.0 as f64 * BANDWIDTH_FRACTION);
+        let of_membership = membership.overflow_bytes_per_second.map(|bytes| bytes.0 as f64);
         Self {
-            streams: settings.overflow_streams,
-            cpu: settings.overflow_cpu,
-            bytes_per_second: settings.overflow_bytes_per_second.map(|bytes| bytes.0),
+            streams: membership.overflow_streams,
+            cpu: membership.overflow_cpu,
+            bytes_per_second: of_membership.or(of_bandwidth),
         }
     }
 
@@ -87,9 +92,9 @@ impl Bounds {
         if let Some(most) = self.streams.filter(|most| now.streams >= *most) {
             return Some(format!("{} open streams, membership.overflow_streams is {most}", now.streams));
         }
-        if let Some(most) = self.bytes_per_second.filter(|most| now.bytes_per_second >= *most as f64) {
+        if let Some(most) = self.bytes_per_second.filter(|most| now.bytes_per_second >= *most) {
             return Some(format!(
-                "{:.0} bytes per second are sent, membership.overflow_bytes_per_second is {most}",
+                "{:.0} bytes per second are sent, membership.overflow_bytes_per_second is {most:.0}",
                 now.bytes_per_second
             ));
         }
@@ -122,7 +127,7 @@ mod tests {
 
     #[test]
     fn each_bound_is_exceeded_by_its_own_load() {
-        let bounds = Bounds { streams: Some(2), cpu: 0.9, bytes_per_second: Some(1000) };
+        let bounds = Bounds { streams: Some(2), cpu: 0.9, bytes_per_second: Some(1000.0) };
         let calm = Now { streams: 1, cpu: 0.89, bytes_per_second: 999.0 };
         assert_eq!(bounds.exceeded_by(calm), None);
         for (load, expected) in [
@@ -133,6 +138,15 @@ mod tests {
             let exceeded = bounds.exceeded_by(load).unwrap();
             assert!(exceeded.contains(expected), "{exceeded}");
         }
+    }
+
+    #[test]
+    fn the_bound_of_the_network_follows_its_bandwidth_unless_it_is_set() {
+        let bound = |text: &str| Bounds::new(&toml::from_str(text).unwrap()).bytes_per_second;
+        assert_eq!(bound(""), None);
+        assert_eq!(bound("network_bandwidth = 1000"), Some(900.0));
+        let both = "network_bandwidth = 1000\n[membership]\noverflow_bytes_per_second = 500";
+        assert_eq!(bound(both), Some(500.0));
     }
 
     #[test]

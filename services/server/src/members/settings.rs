@@ -65,8 +65,8 @@ pub struct Settings {
     /// `overflow_streams`; 0.1 to 1. With 1, it redirects no streams because of the cores. Default: 0.9.
     pub overflow_cpu: f64,
     /// Bytes of batches sent per second, averaged over 10 s, at which this server redirects new streams, as with `overflow_streams`;
-    /// a number, or with a unit such as `10GB`. A good value is 90% of the rate of the network interface. Default: none, no redirects
-    /// because of this rate.
+    /// a number, or with a unit such as `10GB`. Set it if the threshold differs from 90% of `network_bandwidth`. Default: 90% of
+    /// `network_bandwidth`; if that is not set, no redirects because of this rate.
     pub overflow_bytes_per_second: Option<ByteSize>,
 }
 

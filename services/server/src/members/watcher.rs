@@ -1,6 +1,12 @@
 //! The task that reads the member list, sends `hello` to each address, and publishes the view.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use forebay_placement::{Change, Hello, Members, RefusalReason};
@@ -19,7 +25,7 @@ use super::{
     greeter::{Credentials, Greeter},
     identity::Identity,
     last_list::LastList,
-    listing,
+    listing::{self, Listed},
     source::{self, Address, Source},
 };
 use crate::{
@@ -50,6 +56,8 @@ pub(super) struct Watcher {
     permits: Arc<Semaphore>,
     /// Host names that the certificates of the servers must contain, by address.
     hosts: HashMap<String, String>,
+    /// Scoped addresses of the last list. Each is logged when it appears.
+    scoped: BTreeSet<SocketAddr>,
     list_error: Option<String>,
     /// True if the last read of the credentials failed.
     reload_failed: bool,
@@ -84,6 +92,7 @@ impl Watcher {
             started: Instant::now(),
             greetings: JoinSet::new(),
             hosts: HashMap::new(),
+            scoped: BTreeSet::new(),
             list_error: None,
             reload_failed: false,
         })
@@ -187,7 +196,7 @@ impl Watcher {
     }
 
     /// Passes a list, or the reason why it can't be read, to `members`.
-    async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Vec<Address>>) -> Vec<Change> {
+    async fn listed(&mut self, members: &mut Members, listed: anyhow::Result<Listed>) -> Vec<Change> {
         // The files may have changed since the last list.
         match self.greeter.credentials().await {
             Ok(credentials) => {
@@ -204,7 +213,14 @@ impl Watcher {
         }
         self.list_error = listed.as_ref().err().map(|error| format!("{error:#}"));
         let listed = match listed {
-            Ok(addresses) => {
+            Ok(Listed { addresses, scoped }) => {
+                for address in scoped.difference(&self.scoped) {
+                    tracing::warn!(
+                        %address,
+                        "an address in DNS is no member, because it is valid only on a network interface of this machine"
+                    );
+                }
+                self.scoped = scoped;
                 self.remember(&addresses);
                 Ok(addresses.into_iter().map(|address| address.text))
             }
@@ -292,7 +308,7 @@ impl Watcher {
 }
 
 /// Reads the member list after `delay`.
-async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Vec<Address>> {
+async fn list(sources: Vec<Source>, config: Settings, delay: Duration) -> anyhow::Result<Listed> {
     sleep(delay).await;
     listing::list(&sources, config.hello_timeout, config.max_members).await
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::{
     Error, QueueSpec, Settings,
     auth::Access,
-    callers::{Caller, Charge},
+    callers::{Caller, Callers, Charge, Resource, SharedCharge},
     traces::Trace,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct Scored {
 pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
     pub(crate) caller: Caller,
+    /// Bytes of the keys, of the columns that came with them, and of the features, until the worker's answer.
+    pub(crate) charge: SharedCharge,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,
 }
@@ -112,6 +114,24 @@ impl Queues {
 }
 
 impl Served {
+    /// Charges a request to `caller`. The size of its features is the mean size of a row for each key, because they are looked up
+    /// later.
+    ///
+    /// # Errors
+    /// Busy, if the caller holds too much.
+    pub(crate) fn queued(
+        &self,
+        callers: &Callers,
+        caller: Caller,
+        keys: LookupKeys,
+        trace: Option<Trace>,
+    ) -> Result<QueuedKeys, Error> {
+        let features = keys.answer_bytes().min(self.max_answer_bytes);
+        let bytes = keys.memory_bytes().saturating_add(features);
+        let charge = callers.take(&caller, Resource::UnsentBytes, bytes)?.shared();
+        Ok(QueuedKeys { keys: Arc::new(keys), caller, charge, trace })
+    }
+
     /// Notes the schema of a worker's reply.
     pub(crate) fn replied(&self, schema: &SchemaRef) {
         let mut known = self.reply_schema.lock();

@@ -1,4 +1,4 @@
-"""A TCP proxy that adds latency or limits the bandwidth."""
+"""TCP proxies that add latency, limit the bandwidth, or hold requests back."""
 
 from __future__ import annotations
 
@@ -38,6 +38,44 @@ def slow_way(to: str, delay: float = 0.0, bytes_per_second: float | None = None)
         yield "127.0.0.1:%d" % listener.getsockname()[1]
     finally:
         listener.close()
+
+
+class Gate:
+    """A way to a server that can be closed. Requests are held back while it is closed."""
+
+    def __init__(self, to: str) -> None:
+        self._to, self._open = to, threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        # Set when a request is held back.
+        self.holds = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def _accept(self) -> None:
+        host, port = self._to.rsplit(":", 1)
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection((host, int(port)))
+                threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
+                threading.Thread(target=_copy, args=(far, near, 0.0, None), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK):
+                if not self._open.is_set():
+                    self.holds.set()
+                    self._open.wait()
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
 
 
 class _Narrow:

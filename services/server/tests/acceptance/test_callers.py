@@ -19,7 +19,7 @@ import pytest
 
 from client import Client, refused
 from server import Pool, Server, until
-from test_queues import status, worker
+from test_queues import serve, status, worker
 
 ENDLESS = json.dumps({"train": {"dataset": "users", "batch_size": 100, "epochs": 1_000_000}})
 TOKENS = ("greedy", "other", "third")
@@ -221,7 +221,8 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
         'tensors = [{ name = "u", columns = ["x"] }]\n[queues.ranker.batching]\ndefault_timeout = "60s"\nmax_queue_rows = 100_000_000\n'
         f"max_batch_bytes = {1 << 20}"
     )
-    limit, rows, count = 5 << 20, 1000, 2000
+    # Answers are much larger than their requests, which are charged, too.
+    limit, rows, count, width = 5 << 20, 10, 2000, 100
     server = start(
         f"max_unsent_bytes = {limit}\nmax_explain_bytes = {4 << 20}\nmax_pending_requests = {count}",
         f"[lookups]\nmax_answer_bytes = {limit // 2}\n{queue}",
@@ -232,7 +233,7 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
 
     def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> np.ndarray:
         all_are_asked.wait()
-        return np.zeros(len(batch))
+        return pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(len(batch) * width)), width)
 
     with worker(server, model), fl.connect(server.location) as client:
         writer, reader = client.do_exchange(descriptor)
@@ -252,6 +253,107 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
                 assert about["error"]["retry_after_seconds"] > 0
         assert "answered" in outcomes
         until(lambda: unsent(server) == 0)
+
+
+def test_a_request_to_a_queue_is_charged_to_its_caller_until_the_answer_of_the_worker(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    queue = (
+        '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\n'
+        'tensors = [{ name = "u", columns = ["x"] }]\n[queues.ranker.batching]\ndefault_timeout = "60s"\n'
+        f"max_batch_bytes = {1 << 20}\n[[queues.ranker.request_columns]]\nname = \"query\"\ndtype = \"float32\"\nlength = 100"
+    )
+    limit, rows, count = 4 << 20, 100, 200
+    tokens.write_text(tokens.read_text().replace('datasets = ["*"]', 'datasets = ["*"]\nserves = ["ranker"]'))
+    server = start(
+        f"max_unsent_bytes = {limit}\nmax_explain_bytes = {2 << 20}\nmax_pending_requests = {count}",
+        f"[lookups]\nmax_answer_bytes = {2 << 20}\n{queue}",
+        tokens=tokens,
+    )
+    held = lambda name: callers(server, "third").get(name, {"unsent_bytes": 0})["unsent_bytes"]
+    query = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * 100, np.float32)), 100)
+    request = pa.record_batch({"user_id": pa.array(np.arange(rows)), "query": query})
+    # The columns are held twice: with the request, and in the features that the worker receives.
+    least = 2 * rows * 100 * 4
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+    outcomes = lambda: json.loads(server.http_get("/api/v1/queues/ranker", authorization="Bearer third")[1])["outcomes"]
+
+    @contextlib.contextmanager
+    def asking(token: str) -> Iterator[tuple[Any, Any]]:
+        with fl.connect(server.location) as client:
+            writer, reader = client.do_exchange(descriptor, options(token))
+            writer.begin(request.schema)
+            yield writer, reader
+            reader.cancel()
+
+    with asking("greedy") as (writer, reader), asking("other") as (others, other_reader):
+        for _ in range(count):
+            writer.write_with_metadata(request, b"{}")
+        writer.done_writing()
+        refusals = 0
+        while refusals < count - outcomes()["admitted"]:
+            about = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+            assert about["error"]["code"] == "RESOURCE_EXHAUSTED" and about["error"]["retry_after_seconds"] > 0
+            assert "of them by token 'greedy'" in about["error"]["message"], about
+            assert f"limits.max_unsent_bytes is {limit}" in about["error"]["message"], about
+            refusals += 1
+        admitted = outcomes()["admitted"]
+        assert 0 < admitted * least <= held("greedy") <= limit * 7 // 8, "it is charged for what was admitted"
+        others.write_with_metadata(request, b"{}")
+        until(lambda: outcomes()["admitted"] == admitted + 1, failure="the place of others is taken")
+        assert held("other") >= least
+
+        # A worker has all requests and does not answer.
+        received, answers = threading.Semaphore(0), threading.Event()
+
+        def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> np.ndarray:
+            received.release()
+            answers.wait()
+            return np.zeros(len(batch))
+
+        working = threading.Thread(target=serve, args=(server.location, model, 2, options("third")), daemon=True)
+        working.start()
+        assert received.acquire(timeout=60)
+        assert held("greedy") >= admitted * least and held("third") == 0
+        answers.set()
+        for _ in range(admitted):
+            assert "error" not in json.loads(reader.read_chunk().app_metadata.to_pybytes())
+        assert "error" not in json.loads(other_reader.read_chunk().app_metadata.to_pybytes())
+        until(lambda: held("greedy") == held("other") == 0, failure="answered requests are charged")
+
+
+def test_the_request_of_a_caller_that_has_left_is_charged_no_longer(start: Callable[..., Server], tokens: Path) -> None:
+    queue = '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\ncolumns = ["x"]'
+    server = start("", f'{queue}\n[queues.ranker.batching]\ndefault_timeout = "1h"', tokens=tokens)
+    held = lambda: callers(server, "third").get("greedy", {"unsent_bytes": 0})["unsent_bytes"]
+    keys = pa.record_batch({"user_id": np.arange(1000)})
+    with fl.connect(server.location) as client:
+        descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+        writer, reader = client.do_exchange(descriptor, options("greedy"))
+        writer.begin(keys.schema)
+        writer.write_with_metadata(keys, b"{}")
+        until(lambda: held() > 0)
+        reader.cancel()
+    until(lambda: held() == 0)
+
+
+def test_nothing_is_left_of_lookups_whose_callers_disconnect_at_any_time(start: Callable[..., Server]) -> None:
+    server = start("", '[online.users]\nkey = ["user_id"]')
+    keys = pa.record_batch({"user_id": np.arange(20_000)})
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"lookup": {"dataset": "users"}}))
+    for number in range(30):
+        client = fl.connect(server.location)
+        writer, reader = client.do_exchange(descriptor)
+        writer.begin(keys.schema)
+        for _ in range(1 + number % 3):
+            writer.write_batch(keys)
+        if number % 2:
+            # An answer was taken over by a frame, and others are being made.
+            reader.read_chunk()
+        reader.cancel()
+        client.close()
+    until(lambda: unsent(server) == 0, failure="an answer is charged that no client receives")
+    until(lambda: json.loads(server.http_get("/api/v1/callers")[1])["callers"] == [])
 
 
 def test_a_mixture_is_visible_only_to_callers_that_may_read_all_its_datasets(

@@ -81,18 +81,24 @@ def numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return np.asarray(column.flatten()).reshape(len(column), -1).astype(np.float64)
 
 
-def serve(location: str, model: Callable[[pa.RecordBatch, dict], Any], credits: int = 2) -> None:
-    """Runs a worker until the server ends the exchange or the model raises StopIteration."""
+def serve(
+    location: str,
+    model: Callable[[pa.RecordBatch, dict], Any],
+    credits: int = 2,
+    options: flight.FlightCallOptions | None = None,
+) -> None:
+    """Runs a worker until the server ends the exchange or the model raises StopIteration. The model returns numbers or a column."""
     client = flight.connect(location)
     command = {"worker": {"queue": "ranker", "credits": credits}}
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()), options)
     began = False
     with contextlib.suppress(StopIteration, flight.FlightUnavailableError):
         while True:
             chunk = reader.read_chunk()
             about = json.loads(chunk.app_metadata.to_pybytes())
             try:
-                scores = pa.record_batch({"score": pa.array(model(chunk.data, about), pa.float64())})
+                made = model(chunk.data, about)
+                scores = pa.record_batch({"score": made if isinstance(made, pa.Array) else pa.array(made, pa.float64())})
             except ValueError as error:
                 writer.write_metadata(json.dumps({"batch": about["batch"], "error": str(error)}).encode())
                 continue

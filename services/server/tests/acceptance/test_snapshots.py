@@ -17,7 +17,9 @@ import pytest
 
 from client import Client, refused
 from metrics import scrape
+from s3 import make_bucket, s3_server
 from server import ROOT, Pool, Server, until
+from slow import Gate
 from test_lookups import Lookup
 
 ROWS = 5000
@@ -199,3 +201,41 @@ def test_after_a_restart_the_accepted_snapshot_is_awaited_while_the_state_does_n
     until(lambda: (state(server)["error"] or "").startswith(f"snapshot {broken} was rejected"), 60)
     assert version(server) == 1
     os.close(writer)
+
+
+def test_a_pin_is_in_the_audit_log_although_its_caller_left_before_the_answer(pool: Pool, tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    write(tmp_path / "users", 1, usual(1))
+    with s3_server(tmp_path / "s3.log") as endpoint:
+        gate = Gate(endpoint.removeprefix("http://"))
+        bucket = make_bucket(endpoint, "users")
+        bucket.upload_folder(tmp_path / "users", "users")
+        config = tmp_path / "forebay.toml"
+        config.write_text('[online.users]\nkey = ["user_id"]\n')
+        env = {"FOREBAY_INSECURE": "true", **bucket.environment, "AWS_ENDPOINT": f"http://{gate.address}"}
+        start = lambda: pool.start({"users": bucket.url("users")}, config=config, env=env, state=tmp_path / "state")
+        server = start()
+        first = state(server)["snapshot"]
+        # A server with another cache has no index of the first snapshot: it has to read the rows.
+        write(tmp_path / "users", 2, usual(2))
+        bucket.upload_folder(tmp_path / "users", "users")
+        refresh(server)
+        server.stop()
+        server = start()
+        assert state(server)["snapshot"] != first
+        calls = lambda: sum(caller["calls"] for caller in json.loads(server.http_get("/api/v1/callers")[1])["callers"])
+        body = json.dumps({"dataset": "users", "snapshot": first}).encode()
+        action = b"\x0a\x0bpin-lookups\x12" + bytes([len(body)]) + body
+        gate.close()
+        with grpc.insecure_channel(server.grpc) as channel:
+            call = channel.unary_stream("/arrow.flight.protocol.FlightService/DoAction")(action)
+            assert gate.holds.wait(60)
+            assert calls() == 1
+            call.cancel()
+        until(lambda: calls() == 0)
+        lines = lambda: [line for line in server.log().splitlines() if " audit: " in line and "pin-lookups" in line]
+        assert lines() == [], "the pin has not ended"
+        gate.open()
+        until(lambda: len(lines()) == 1)
+        assert "users" in lines()[0] and "127.0.0.1" in lines()[0] and "error" not in lines()[0], lines()
+        assert state(server)["snapshot"] == first

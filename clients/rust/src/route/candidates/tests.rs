@@ -48,7 +48,7 @@ fn several_streams_that_fail_at_one_candidate_leave_it_once() {
 fn without_locations_the_servers_of_the_client_are_used() {
     let mut candidates = candidates("");
     assert!((0..5).all(|_| fail(&mut candidates, 1) == Candidate::Own));
-    assert_eq!(candidates.to_probe(), None);
+    assert_eq!(candidates.to_probe(Instant::now()), None);
     assert!(!candidates.has_moved_from(&Candidate::Own));
 }
 
@@ -66,10 +66,10 @@ fn every_candidate_has_its_number_and_the_last_one_has_to_serve() {
 fn streams_move_to_a_new_first_location_after_it_has_answered() {
     let mut candidates = candidates("ab");
     on(&mut candidates, Event::Opened(&location('a')));
-    assert_eq!(candidates.to_probe(), None);
+    assert_eq!(candidates.to_probe(Instant::now()), None);
     on(&mut candidates, Event::Planned(urls("ca")));
     assert_eq!(candidates.current(), location('a'), "it is in use until the new one has answered");
-    assert_eq!(candidates.to_probe(), Some(&urls("c")[0]));
+    assert_eq!(candidates.to_probe(Instant::now()), Some(&urls("c")[0]));
     assert!(!candidates.has_moved_from(&location('a')));
     on(&mut candidates, Event::Answered(&urls("c")[0]));
     assert_eq!(candidates.current(), location('c'));
@@ -86,9 +86,9 @@ fn streams_stay_where_they_are_while_the_plan_names_the_same_first_location() {
     let mut candidates = candidates("abc");
     on(&mut candidates, Event::Opened(&location('a')));
     on(&mut candidates, Event::Planned(urls("acb")));
-    assert_eq!((candidates.current(), candidates.to_probe()), (location('a'), None));
+    assert_eq!((candidates.current(), candidates.to_probe(Instant::now())), (location('a'), None));
     on(&mut candidates, Event::Planned(Vec::new()));
-    assert_eq!((candidates.current(), candidates.to_probe()), (Candidate::Own, None));
+    assert_eq!((candidates.current(), candidates.to_probe(Instant::now())), (Candidate::Own, None));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_first_location_that_stays_down_is_probed_again_and_again_with_pauses() {
         candidates.on(now, 0.0, Event::NotPlanned);
         let pause = candidates.replan_at() - now;
         assert!((Duration::from_secs(10)..=Duration::from_secs(60)).contains(&pause), "{pause:?}");
-        assert_eq!(candidates.to_probe(), Some(&urls("a")[0]));
+        assert_eq!(candidates.to_probe(now), Some(&urls("a")[0]));
     }
 }
 
@@ -127,6 +127,38 @@ fn a_declined_stream_goes_to_the_next_candidate_and_changes_no_time() {
     let due = candidates.replan_at();
     on(&mut candidates, Event::Declined(&location('a')));
     assert_eq!((candidates.current(), candidates.replan_at()), (location('b'), due));
+}
+
+#[test]
+fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long_time_has_passed() {
+    let (now, first) = (Instant::now(), &urls("a")[0]);
+    let declined = || {
+        let mut candidates = candidates("abc");
+        candidates.on(now, 0.0, Event::Declined(&location('a')));
+        candidates.on(now, 0.0, Event::Opened(&location('b')));
+        candidates
+    };
+    let mut candidates = declined();
+    for number in 1..=6 {
+        let at = now + INTERVALS.replan * number;
+        candidates.on(at, 0.0, Event::Planned(urls("abc")));
+        let expected = (number == 6).then_some(first);
+        assert_eq!(candidates.to_probe(at), expected, "after {number} intervals");
+    }
+    // After its answer it is the first choice again, and another refusal counts anew.
+    candidates.on(now, 0.0, Event::Answered(first));
+    assert!(candidates.has_moved_from(&location('b')));
+    candidates.on(now + INTERVALS.replan * 6, 0.0, Event::Declined(&location('a')));
+    assert_eq!(candidates.to_probe(now + INTERVALS.replan * 11), None);
+    let mut changed = declined();
+    changed.on(now, 0.0, Event::Planned(urls("ab")));
+    assert_eq!(changed.to_probe(now), Some(first));
+    // A location behind the first one does not keep streams away from it.
+    let mut second = self::candidates("abc");
+    second.on(now, 0.0, Event::Failed(&location('a'), 1));
+    second.on(now, 0.0, Event::Declined(&location('b')));
+    second.on(now, 0.0, Event::Opened(&location('c')));
+    assert_eq!(second.to_probe(now), Some(first));
 }
 
 #[derive(Debug, Clone)]

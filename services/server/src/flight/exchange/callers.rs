@@ -32,7 +32,7 @@ use crate::{
     connections::unsent_limit,
     drain::stopping,
     flight::batches::BatchReader,
-    registry::queues::{QueuedKeys, Scored, Served},
+    registry::queues::{Scored, Served},
     services::Services,
     traces::{Span, number},
 };
@@ -212,7 +212,8 @@ impl Caller {
             span.set("forebay.rows", number(rows));
         }
         let trace = span.as_ref().map(|span| span.trace().clone());
-        let asked = QueuedKeys { keys: Arc::new(keys), caller: self.exchange.access.caller(), trace };
+        let callers = &self.exchange.context.services.callers;
+        let asked = self.served.queued(callers, self.exchange.access.caller(), keys, trace)?;
         let class = Class { tenant: self.exchange.access.tenant(), priority };
         match self.served.queue.submit_for(class, asked, sizes, timeout) {
             Ok(pending) => {

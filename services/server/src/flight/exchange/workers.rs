@@ -24,7 +24,7 @@ use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{
     Error,
     auth::Access,
-    callers::{Caller, Charge, Resource},
+    callers::{Caller, Charge, Resource, SharedCharge},
     drain::stopping,
     error::clip,
     events::{Event, Kind},
@@ -43,8 +43,8 @@ const MAX_REPLY_ROWS: usize = 1 << 20;
 struct Gathered {
     /// Snapshots of the features.
     features: Arc<LookupMetadata>,
-    /// Caller of each request.
-    callers: Vec<Caller>,
+    /// Caller of each request, and what it is charged for the request.
+    callers: Vec<(Caller, SharedCharge)>,
     /// Span of the worker's computation and of the batch, if one of its requests is traced. Dropping them ends them.
     spans: Option<(Span, Span)>,
 }
@@ -199,7 +199,8 @@ impl Batches {
             span.set("forebay.requests", number(payloads.len() as u64));
             span.set("forebay.reason", close_reason.name());
         }
-        let callers = payloads.iter().map(|asked| asked.caller.clone()).collect();
+        let callers: Vec<_> =
+            payloads.iter().map(|asked| (asked.caller.clone(), asked.charge.clone())).collect();
         let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
@@ -282,6 +283,8 @@ impl Inward {
         let id = id.ok_or_else(unknown)?;
         let (_, Gathered { features, callers, spans }) =
             self.connection.at_work.remove(&id).ok_or_else(unknown)?;
+        // The worker has used the requests. Their answers are charged next.
+        callers.iter().for_each(|(_, charge)| charge.end());
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         if let Some((worker, mut span)) = spans {
             drop(worker);
@@ -298,7 +301,8 @@ impl Inward {
             Ok(parts) => {
                 let schema = rows.schema();
                 let requests = parts.into_iter().zip(callers);
-                let values = requests.map(|(rows, caller)| self.scored(&schema, rows, &caller, &features));
+                let values =
+                    requests.map(|(rows, (caller, _))| self.scored(&schema, rows, &caller, &features));
                 self.replies.reply_each(id, values.collect());
                 Ok(())
             }

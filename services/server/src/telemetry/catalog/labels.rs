@@ -105,7 +105,7 @@ labels! {
     RESOURCE = "resource": "streams" ("open streams of training batches")
         | "exchanges" ("open DoExchange streams for lookups and for requests to queues")
         | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
-        | "unsent_bytes" ("bytes of answers that are not sent completely");
+        | "unsent_bytes" ("bytes of answers that are not sent completely, and of requests that wait in batch queues");
     MEMBER_STATE = "state": "ready" ("the server answers, and new streams are placed on it")
         | "draining" ("the server is shutting down, and no new streams are placed on it")
         | "silent" ("the server is a member, but did not answer the last `hello`")
