@@ -24,7 +24,7 @@ MEMBERSHIP = """
 poll_interval = "50ms"
 hello_interval = "100ms"
 max_hello_backoff = "200ms"
-overflow_cpu = 1
+overflow_demand = 1000
 """
 
 

@@ -18,7 +18,7 @@ const CONFIG: &str = r#"
 [membership]
 poll_interval = "100ms"
 hello_interval = "200ms"
-overflow_cpu = 1
+overflow_demand = 1000
 "#;
 
 /// Servers of one dataset. The clients and the servers know the addresses of the links.

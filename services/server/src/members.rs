@@ -97,10 +97,10 @@ impl Members {
 
     /// Updates the view of the members; never returns.
     pub(crate) async fn run(self) {
-        let Some(Joint { load, watcher, .. }) = self.joint else { return };
+        let Some(Joint { watcher, .. }) = self.joint else { return };
         let watcher = watcher.lock().take();
         let Some(watcher) = watcher else { return };
-        tokio::join!(watcher.run(), load.measure());
+        watcher.run().await;
     }
 
     /// Returns the answer of this server to `hello`.

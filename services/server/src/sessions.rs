@@ -4,7 +4,10 @@ mod session;
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -36,6 +39,8 @@ struct Shared {
     /// Sessions by id, including those that ended recently.
     sessions: DashMap<u64, Arc<Session>>,
     count: watch::Sender<usize>,
+    /// Bits of the demand of the trainers at the last observation.
+    demand: AtomicU64,
     totals: Mutex<Totals>,
 }
 
@@ -84,7 +89,8 @@ impl Sessions {
             sent: Samples::new(now, Sent::default()),
         };
         let count = watch::Sender::new(0);
-        let shared = Shared { sessions: DashMap::new(), count, totals: Mutex::new(totals) };
+        let (demand, totals) = (AtomicU64::new(0), Mutex::new(totals));
+        let shared = Shared { sessions: DashMap::new(), count, demand, totals };
         Self { shared: Arc::new(shared) }
     }
 
@@ -127,6 +133,16 @@ impl Sessions {
     /// Returns the number of open streams.
     pub(crate) fn streams(&self) -> usize {
         *self.shared.count.borrow()
+    }
+
+    /// Sets the demand of the trainers, in servers at full load.
+    pub(crate) fn set_demand(&self, demand: f64) {
+        self.shared.demand.store(demand.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Returns the demand of the trainers at the last observation, in servers at full load; 0 before the first one.
+    pub(crate) fn demand(&self) -> f64 {
+        f64::from_bits(self.shared.demand.load(Ordering::Relaxed))
     }
 
     /// Records a report of a client.

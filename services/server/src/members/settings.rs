@@ -61,9 +61,10 @@ pub struct Settings {
     /// Streams with partitions, streams of clients without the header `forebay-candidate`, and streams for which this is the last
     /// server of the list are not redirected. Default: none, no redirects because of open streams.
     pub overflow_streams: Option<usize>,
-    /// Fraction of the cores of the machine in use, averaged over 10 s, at which this server redirects new streams, as with
-    /// `overflow_streams`; 0.1 to 1. With 1, it redirects no streams because of the cores. Default: 0.9.
-    pub overflow_cpu: f64,
+    /// Demand of the trainers at which this server redirects new streams, as with `overflow_streams`, at least 0.1. The unit is one
+    /// server at full load, as in the metric `forebay_wanted_servers`. It is at least 1 only if trainers of several jobs wait for
+    /// this server. A high value, such as 1000, prevents redirects because of the demand. Default: 1.
+    pub overflow_demand: f64,
     /// Bytes of batches sent per second, averaged over 10 s, at which this server redirects new streams, as with `overflow_streams`;
     /// a number, or with a unit such as `10GB`. Set it if the threshold differs from 90% of `network_bandwidth`. Default: 90% of
     /// `network_bandwidth`; if that is not set, no redirects because of this rate.
@@ -95,7 +96,7 @@ impl Default for Settings {
             token: None,
             ca: None,
             overflow_streams: None,
-            overflow_cpu: 0.9,
+            overflow_demand: 1.0,
             overflow_bytes_per_second: None,
         }
     }
@@ -139,9 +140,9 @@ impl Settings {
         );
         ensure!(self.overflow_streams != Some(0), "membership.overflow_streams is 0, expected at least 1");
         ensure!(
-            (0.1..=1.0).contains(&self.overflow_cpu),
-            "membership.overflow_cpu is {}, expected a fraction from 0.1 to 1",
-            self.overflow_cpu
+            self.overflow_demand >= 0.1,
+            "membership.overflow_demand is {}, expected at least 0.1",
+            self.overflow_demand
         );
         ensure!(
             self.overflow_bytes_per_second != Some(ByteSize(0)),
@@ -225,9 +226,8 @@ mod tests {
             "max_members = 0",
             "max_members = 5000",
             "overflow_streams = 0",
-            "overflow_cpu = 0.0",
-            "overflow_cpu = 1.5",
-            "overflow_cpu = nan",
+            "overflow_demand = 0.0",
+            "overflow_demand = nan",
             "overflow_bytes_per_second = 0",
         ] {
             let settings: Settings = toml::from_str(text).unwrap();

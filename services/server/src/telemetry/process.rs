@@ -21,11 +21,6 @@ pub(crate) fn update() {
     gauge!("process_max_fds").set(limit.unwrap_or(0) as f64);
 }
 
-/// Returns the CPU time of the process in user and kernel mode, in seconds; `None` on systems without `/proc`.
-pub(crate) fn cpu_seconds() -> Option<f64> {
-    Usage::of_now().map(|usage| usage.cpu_seconds)
-}
-
 #[derive(Debug, PartialEq)]
 struct Usage {
     cpu_seconds: f64,

@@ -164,7 +164,9 @@ impl Observer {
             verdict.bottleneck,
             self.shared.gpu_hour_cost,
         );
-        metrics::gauge!("forebay_wanted_servers").set(demand(&running, self.load(), now));
+        let demand = demand(&running, self.load(), now);
+        self.shared.sessions.set_demand(demand);
+        metrics::gauge!("forebay_wanted_servers").set(demand);
     }
 
     fn note_bottleneck(&self, previous: &mut Previous, verdict: &Verdict, sessions: usize) {
