@@ -125,7 +125,7 @@ impl Disk {
         self.shared.recovered.is_cancelled()
     }
 
-    /// Waits until the files of earlier processes are recovered; forever if the recovery was dropped or cancelled.
+    /// Waits until the files of earlier processes are recovered. Never returns if the recovery was dropped or cancelled.
     pub async fn recovered(&self) {
         self.shared.recovered.cancelled().await;
     }
