@@ -3,7 +3,8 @@
 //! ```text
 //! get:  index -> coalesced reads -> checksums -> aligned sections
 //! put:  claim -> queue -> eviction -> temporary file -> rename -> index
-//! open: lock the folder -> scan the headers -> index
+//! open: lock the folder
+//! recovery: scan the headers -> index -> eviction -> writes are accepted
 //! ```
 //!
 //! | module | contents |
@@ -11,7 +12,8 @@
 //! | `tier` | [`Disk`], the public handle |
 //! | `state` | state that all clones share: index, eviction policy, limits |
 //! | `read`, `write` | the paths of `get` and `put` |
-//! | `recover`, `folder` | the path of `open` |
+//! | `folder` | the path of `open` |
+//! | `recover`, `capacity` | files of earlier processes, and the capacity that follows from them |
 //! | `index`, `key` | files and sections, in memory |
 //! | `format`, `name` | layout and names of files |
 //! | `files` | file operations, replaceable by a fault-injecting implementation in tests |
@@ -21,6 +23,7 @@
 //! error. A damaged file is deleted and treated as a miss. When the disk fails, writes are skipped for a while.
 
 mod backoff;
+mod capacity;
 mod config;
 mod error;
 mod files;
@@ -37,7 +40,9 @@ mod state;
 mod tier;
 mod write;
 
-pub use self::{config::DiskConfig, error::Error, outcome::Outcome, read::Section, tier::Disk};
+pub use self::{
+    config::DiskConfig, error::Error, outcome::Outcome, read::Section, recover::Recovery, tier::Disk,
+};
 
 #[cfg(test)]
 mod faulty;

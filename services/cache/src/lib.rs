@@ -59,7 +59,7 @@ mod tenant;
 pub use blocking::run_blocking_work_in_order;
 pub use blocking::spawn_blocking;
 pub use budget::{Budget, Reservation, SourceId, TooLarge};
-pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
+pub use disk::{Disk, DiskConfig, Error, Outcome, Recovery, Section};
 pub use memory::{Memory, Weigh};
 pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};
 pub use slabs::{Slab, Slabs};

@@ -40,6 +40,16 @@ pub struct Summary {
     pub world_size: u64,
     /// Number of rows, groups or packs per rank and step.
     pub batch_size: u64,
+    /// Number of partitions of the order; null without partitions.
+    #[schema(required)]
+    pub partitions: Option<u64>,
+    /// With partitions: mean number of blocks whose rows one batch of a rank mixes, in the epoch of the batch. Null without
+    /// partitions.
+    #[schema(required)]
+    pub rank_blocks: Option<f64>,
+    /// True with partitions: a rank reads the same blocks in every epoch.
+    #[serde(default)]
+    pub same_blocks_every_epoch: bool,
     /// Number of rows of the batch, without padding.
     pub rows: u64,
     /// Number of rows of padding.
@@ -107,6 +117,7 @@ impl Summary {
             schema.fields().iter().zip(batch.columns()).map(|(field, array)| Column::new(field, array));
         let label =
             labels.and_then(|labels| label(&train.label_column, labels)).transpose().map_err(internal)?;
+        let plan = explained.job.summary();
         let (row_ranges, row_range_count) = row_ranges(&explained.job, rows, max_listed_rows)?;
         Ok(Self {
             job_name: train.job_name.clone(),
@@ -119,6 +130,9 @@ impl Summary {
             rank: metadata.rank,
             world_size: train.world_size(),
             batch_size: train.batch_size,
+            partitions: plan.partitions,
+            rank_blocks: plan.rank_blocks,
+            same_blocks_every_epoch: plan.same_blocks_every_epoch,
             rows: metadata.rows,
             padding: (explained.batch.num_rows() as u64).saturating_sub(metadata.rows),
             groups: metadata.group_offsets.len().checked_sub(1),

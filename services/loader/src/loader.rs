@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use forebay_cache::{Disk, DiskConfig, Weigh};
+use forebay_cache::{Disk, DiskConfig, Recovery, Weigh};
 use forebay_plan::{Cursor, EpochOrder};
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
@@ -83,10 +83,29 @@ impl Loader {
         config: Config,
         pool: Pool,
     ) -> Result<Self, forebay_cache::Error> {
+        let (loader, recovery) = Self::open_unrecovered(memory_bytes, disk, config, pool)?;
+        if let Some(recovery) = recovery {
+            recovery.run();
+        }
+        Ok(loader)
+    }
+
+    /// As [`open`](Self::open), but leaves the columns of earlier processes to the returned recovery, which takes long if there
+    /// are many. Until it ends, the disk tier has no columns and accepts none.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_unrecovered(
+        memory_bytes: u64,
+        disk: Option<(&Path, DiskConfig)>,
+        config: Config,
+        pool: Pool,
+    ) -> Result<(Self, Option<Recovery>), forebay_cache::Error> {
         let forecast = NextUse::new();
-        let open = |(directory, config)| Disk::open(directory, config, Arc::new(forecast.clone()));
-        let disk = disk.map(open).transpose()?;
-        Ok(Self::over(memory_bytes, disk, forecast, config, pool))
+        let open =
+            |(directory, config)| Disk::open_unrecovered(directory, config, Arc::new(forecast.clone()));
+        let (disk, recovery) = disk.map(open).transpose()?.unzip();
+        Ok((Self::over(memory_bytes, disk, forecast, config, pool), recovery))
     }
 
     /// Creates a loader that keeps frames in `memory_bytes`, has no disk tier, and runs its CPU work on `pool`.
@@ -385,13 +404,15 @@ impl Loader {
     }
 
     /// Loads the columns of the job's view into the disk tier and keeps them there until [`Self::unpin`] or the end of
-    /// the process. Calls `progress` after each block. If it fails or is cancelled, nothing is pinned.
+    /// the process. Waits for the recovery of the disk tier. Calls `progress` after each block. If it fails or is cancelled, nothing is pinned.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] if the columns do not fit next to those
     /// already pinned, and the error of the first block that cannot be read or written.
     pub async fn pin(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
+        // Columns that are on disk already are not decoded again.
+        disk.recovered().await;
         let too_large = |needed| Error::TooLarge {
             what: format!("pinning the columns of '{}'", job.train().dataset),
             needed,
@@ -434,7 +455,7 @@ impl Loader {
     }
 
     /// Removes the blocks for which `picks` returns true from both tiers, pinned or not. Running streams load removed
-    /// blocks again when they need them. Returns the bytes freed in memory and on disk.
+    /// blocks again when they need them. Waits for the recovery of the disk tier. Returns the bytes freed in memory and on disk.
     pub async fn drop_cache(&self, picks: impl Fn(u128) -> bool) -> (u64, u64) {
         let memory = self.windows.memory().remove_where(|key| picks(key.block));
         let disk = match self.windows.columns().disk() {
@@ -444,7 +465,13 @@ impl Loader {
         (memory, disk)
     }
 
-    /// Bytes of columns on disk, and the capacity in bytes; `None` without a disk tier.
+    /// True once the disk tier has the columns of earlier processes; always true without a disk tier.
+    pub fn is_recovered(&self) -> bool {
+        self.windows.columns().disk().is_none_or(Disk::is_recovered)
+    }
+
+    /// Bytes of columns on disk, and the capacity in bytes; `None` without a disk tier. A capacity that is not configured is 0
+    /// until the disk tier is recovered.
     pub fn disk_bytes(&self) -> Option<(u64, u64)> {
         self.windows.columns().disk().map(|disk| (disk.resident_bytes(), disk.capacity_bytes()))
     }

@@ -17,15 +17,18 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const GENERAL: [&str; 4] =
     ["", "arrow.flight.protocol.FlightService", "forebay.v1.Online", "inference.GRPCInferenceService"];
 
-/// True if the server accepts new work: it has tried to open every dataset and to load every dataset with lookups, and is not about
-/// to stop. What failed is retried and makes only its own calls fail.
+/// True if the server accepts new work: it has recovered the disk cache, has tried to open every dataset and to load every dataset
+/// with lookups, and is not about to stop. What failed is retried and makes only its own calls fail.
 pub(crate) fn is_ready(services: &Services) -> bool {
-    let Services { datasets, online, drain, .. } = services;
+    let Services { datasets, loader, online, drain, .. } = services;
     let is_tried = |name: &String| {
         online.get(name).is_none_or(|online| online.is_ready() || online.progress().error.is_some())
             || matches!(datasets.phase(name), Some(Phase::Failed(_)))
     };
-    !drain.is_leaving() && datasets.all_tried() && online.names().iter().all(is_tried)
+    !drain.is_leaving()
+        && loader.is_recovered()
+        && datasets.all_tried()
+        && online.names().iter().all(is_tried)
 }
 
 /// True if a dataset is open and, if it serves lookups, loaded.

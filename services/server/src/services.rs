@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use forebay_cache::DiskConfig;
+use forebay_cache::{DiskConfig, Recovery};
 use forebay_loader::{Loader, Pool, Scheduling};
 use forebay_storage::{Location, State};
 use tokio::task::JoinSet;
@@ -47,7 +47,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Opens the state and the caches and starts the CPU threads. `tasks`, which aborts its tasks when it is dropped,
+    /// Opens the state and the caches, begins to recover the disk cache, and starts the CPU threads. `tasks`, which aborts its tasks when it is dropped,
     /// receives the background work, except opening the datasets.
     ///
     /// # Errors
@@ -57,7 +57,10 @@ impl Services {
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
             .context("can't start the CPU threads")?;
-        let loader = open_loader(settings, pool.clone()).await?;
+        let (loader, recovery) = open_loader(settings, pool.clone()).await?;
+        if let Some(recovery) = recovery {
+            tasks.spawn(recovery.run_in_background());
+        }
         loader.reserve_for_lookups(settings.lookup_memory_bytes()).context("lookup_memory")?;
         let warmed = loader.clone();
         tokio::spawn(async move { warmed.warm_up().await });
@@ -111,11 +114,12 @@ impl Services {
     }
 }
 
-/// Opens the caches on a blocking thread, because listing the disk cache takes a while.
-async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> {
+/// Opens the caches on a blocking thread. The columns of an earlier server are left to the returned recovery, so that they do not
+/// delay the ports.
+async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<(Loader, Option<Recovery>)> {
     let settings = settings.clone();
     let opened = tokio::task::spawn_blocking(move || {
-        let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk_bytes());
+        let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk.map(|size| size.0));
         let (directory, config) = (settings.cache_dir, settings.loader);
         let disk = DiskConfig {
             capacity_bytes: disk_bytes,
@@ -125,7 +129,8 @@ async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> 
             concurrent_reads: (settings.blocking_threads / 4).max(1),
             ..DiskConfig::default()
         };
-        Loader::open(memory_bytes, (disk_bytes > 0).then_some((&*directory, disk)), config, pool)
+        let disk = (disk_bytes != Some(0)).then_some((&*directory, disk));
+        Loader::open_unrecovered(memory_bytes, disk, config, pool)
     });
     opened.await?.context("can't open the disk cache")
 }

@@ -1,6 +1,5 @@
 //! Settings of the server, resolved once: flags and environment variables override a TOML file, which overrides the defaults.
 
-mod disk_budget;
 mod memory_limit;
 mod online_spec;
 mod queue_spec;
@@ -507,11 +506,6 @@ impl Settings {
     pub(crate) fn lookup_memory_bytes(&self) -> u64 {
         let half = if self.online.is_empty() { 0 } else { self.cache_memory.0 / 2 };
         self.lookup_memory.map_or(half, |size| size.0)
-    }
-
-    /// `cache_disk`, resolved. Blocks while it lists the files of the disk cache, unless `cache_disk` is set.
-    pub(crate) fn cache_disk_bytes(&self) -> u64 {
-        self.cache_disk.map_or_else(|| disk_budget::default_bytes(&self.cache_dir), |size| size.0)
     }
 
     /// `state`, resolved: a path or URL.

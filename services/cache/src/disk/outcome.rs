@@ -15,6 +15,8 @@ pub enum Outcome {
     Busy,
     /// Rejected: the disk failed, now or recently.
     Failing,
+    /// Rejected: the files of earlier processes are not recovered yet.
+    Recovering,
 }
 
 impl Outcome {
@@ -26,6 +28,7 @@ impl Outcome {
             Self::TooLarge => Some("too_large"),
             Self::Busy => Some("busy"),
             Self::Failing => Some("failing"),
+            Self::Recovering => Some("recovering"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Recovery of files from earlier processes when the tier is opened.
+//! Recovery of files from earlier processes.
 
 use std::{
     path::Path,
@@ -6,48 +6,98 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::SystemTime,
+    time::{Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::{
+    capacity,
     files::{FileRange, Files, Listed},
     folder::MARKER,
     format::{self, Table},
-    index::{Stored, charged_bytes},
+    index::Stored,
     io_errors::{IoErrorKind, IoErrors},
     name::{self, FileKey, Named},
+    state::State,
 };
+use crate::spawn_blocking;
 
 /// Number of subfolders that are scanned concurrently.
 const THREADS: usize = 8;
 /// Size of the first read of a file. Contains most headers completely.
 const FIRST_READ_BYTES: u64 = 4096;
 
+/// Recovery of the files of earlier processes, which a tier has not begun yet. If it is dropped or cancelled, the tier stays
+/// without these files and without writes; the files remain for the next process.
+#[must_use = "the tier accepts no writes before its files are recovered"]
+pub struct Recovery {
+    pub(super) shared: Arc<State>,
+}
+
+impl Recovery {
+    /// Adds the files of earlier processes to the tier. The most recently written files count as the most recently used.
+    /// Damaged files and files that do not belong to the cache are deleted and counted as errors. Then files over the
+    /// capacity are evicted, and writes are accepted.
+    ///
+    /// Blocks, and reads the header of every file.
+    pub fn run(self) {
+        self.shared.recover(&CancellationToken::new());
+    }
+
+    /// As [`run`](Self::run), on blocking threads. If the caller is cancelled, the recovery stops at the next file.
+    pub async fn run_in_background(self) {
+        let cancelled = CancellationToken::new();
+        let _cancelled_on_drop = cancelled.clone().drop_guard();
+        // The recovery fails only when the runtime shuts down.
+        drop(spawn_blocking(move || self.shared.recover(&cancelled)).await);
+    }
+}
+
+impl State {
+    fn recover(&self, cancelled: &CancellationToken) {
+        let started = Instant::now();
+        let scan = Scan { files: &*self.files, folder: &self.folder, io_errors: &self.io_errors, cancelled };
+        let found = scan.run();
+        if cancelled.is_cancelled() {
+            return;
+        }
+        let files = found.len();
+        for stored in found {
+            // Other threads need the index in the meantime.
+            let mut index = self.index.lock();
+            self.policy.insert(stored.key);
+            index.recover(stored);
+        }
+        if self.config.capacity_bytes.is_none() {
+            let resident_bytes = self.index.lock().resident_bytes();
+            self.default_capacity_bytes.get_or_init(|| capacity::default_bytes(&self.folder, resident_bytes));
+        }
+        self.shrink();
+        let capacity_bytes = self.capacity_bytes();
+        metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "disk").set(capacity_bytes as f64);
+        self.set_gauge();
+        tracing::info!(
+            files,
+            capacity_bytes,
+            seconds = started.elapsed().as_secs_f64(),
+            "disk cache recovered"
+        );
+        self.recovered.cancel();
+    }
+}
+
 /// Scan of the cache folder. Reads headers only; sections are verified when they are read.
-pub(crate) struct Scan<'a> {
-    pub(crate) files: &'a dyn Files,
-    pub(crate) folder: &'a Path,
-    pub(crate) io_errors: &'a IoErrors,
+struct Scan<'a> {
+    files: &'a dyn Files,
+    folder: &'a Path,
+    io_errors: &'a IoErrors,
+    /// Ends the scan at the next file.
+    cancelled: &'a CancellationToken,
 }
 
 type Found = (SystemTime, Arc<Stored>);
-
-/// Size in bytes of the files in `folder` that have the name of a cache file. Changes and reports nothing.
-pub(crate) fn stored_bytes(files: &dyn Files, folder: &Path) -> u64 {
-    let mut bytes = 0u64;
-    for listed in files.list(folder).unwrap_or_default() {
-        let Some(first_byte) = subfolder(&listed) else { continue };
-        for file in files.list(&folder.join(&listed.name)).unwrap_or_default() {
-            let name = file.name.to_str().unwrap_or_default();
-            if !file.is_folder && name::parse(first_byte, name) != Named::Foreign {
-                bytes = bytes.saturating_add(charged_bytes(file.bytes));
-            }
-        }
-    }
-    bytes
-}
 
 /// First byte of the entries in a subfolder of the cache; `None` if `listed` is foreign.
 fn subfolder(listed: &Listed) -> Option<u8> {
@@ -57,8 +107,9 @@ fn subfolder(listed: &Listed) -> Option<u8> {
 }
 
 impl Scan<'_> {
-    /// Returns the complete files, the least recently written first. Deletes all other files.
-    pub(crate) fn run(&self) -> Vec<Arc<Stored>> {
+    /// Returns the complete files, the least recently written first. Deletes all other files. The result is incomplete if the
+    /// scan is cancelled.
+    fn run(&self) -> Vec<Arc<Stored>> {
         let folders = self.folders();
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
@@ -94,6 +145,9 @@ impl Scan<'_> {
         let folder = self.folder.join(name::folder(first_byte));
         let mut found = Vec::new();
         for listed in self.list(&folder) {
+            if self.cancelled.is_cancelled() {
+                break;
+            }
             let path = folder.join(&listed.name);
             let named = listed.name.to_str().map_or(Named::Foreign, |name| name::parse(first_byte, name));
             match named {

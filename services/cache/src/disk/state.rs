@@ -1,9 +1,16 @@
 //! Shared state of the disk tier: the index, the eviction policy and the files they describe.
 
-use std::{fmt::Display, fs::File, io, path::PathBuf, sync::Arc};
+use std::{
+    fmt::Display,
+    fs::File,
+    io,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
@@ -20,6 +27,10 @@ pub(crate) struct State {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) folder: PathBuf,
     pub(crate) config: DiskConfig,
+    /// Capacity in bytes, if it is not configured. Known once the files of earlier processes are recovered.
+    pub(crate) default_capacity_bytes: OnceLock<u64>,
+    /// Cancelled when the files of earlier processes are recovered. Nothing is written before.
+    pub(crate) recovered: CancellationToken,
     /// Eviction policy over the files of the index. Changed under the lock of the index. An eviction scan is started
     /// before the index is locked.
     pub(crate) policy: Policy<FileKey>,
@@ -38,10 +49,16 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Capacity in bytes. 0 if it is not configured and the files of earlier processes are not recovered yet.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        let default = || self.default_capacity_bytes.get().copied().unwrap_or(0);
+        self.config.capacity_bytes.unwrap_or_else(default)
+    }
+
     /// Evicts files until the tier is within its capacity.
     pub(crate) fn shrink(&self) {
         let mut scan = self.policy.eviction_scan();
-        while self.index.lock().resident_bytes() > self.config.capacity_bytes {
+        while self.index.lock().resident_bytes() > self.capacity_bytes() {
             let Some(victim) = scan.victim() else { break };
             if let Some(stored) = self.forget(victim.key) {
                 metrics::counter!("forebay_cache_evictions_total", "tier" => "disk").increment(1);

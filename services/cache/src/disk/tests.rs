@@ -6,7 +6,6 @@ mod faults;
 mod permissions;
 mod recovery;
 mod sections;
-mod stored;
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::{
-    Disk, DiskConfig, Error, Outcome,
+    Disk, DiskConfig, Error, Outcome, Recovery,
     faulty::{self, Faulty},
     files::Files,
     io_errors::IoErrorKind,
@@ -50,11 +49,21 @@ impl Fixture {
     }
 
     fn open_with(&self, capacity_bytes: u64, forecast: Arc<dyn Forecast<u128>>) -> Disk {
-        let config = DiskConfig { capacity_bytes, ..DiskConfig::default() };
+        let config = DiskConfig { capacity_bytes: Some(capacity_bytes), ..DiskConfig::default() };
         self.try_open(config, forecast).unwrap()
     }
 
     fn try_open(&self, config: DiskConfig, forecast: Arc<dyn Forecast<u128>>) -> Result<Disk, Error> {
+        let (disk, recovery) = self.try_open_unrecovered(config, forecast)?;
+        recovery.run();
+        Ok(disk)
+    }
+
+    fn try_open_unrecovered(
+        &self,
+        config: DiskConfig,
+        forecast: Arc<dyn Forecast<u128>>,
+    ) -> Result<(Disk, Recovery), Error> {
         Disk::open_with(Arc::clone(&self.files) as Arc<dyn Files>, self.directory.path(), config, forecast)
     }
 

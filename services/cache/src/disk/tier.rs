@@ -1,6 +1,10 @@
 //! The disk tier: opening, reading, writing, pinning and removing entries.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -8,19 +12,19 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     config::DiskConfig,
     error::Error,
     files::{FileSystem, Files},
     folder, format,
-    index::{Index, Place, Stored},
+    index::{Place, Stored},
     io_errors::{IoErrorKind, IoErrors},
     name::FileKey,
     outcome::Outcome,
     read::Section,
-    recover::{self, Scan},
+    recover::Recovery,
     state::State,
     write::Claim,
 };
@@ -66,57 +70,69 @@ impl Disk {
         config: DiskConfig,
         forecast: Arc<dyn Forecast<u128>>,
     ) -> Result<Self, Error> {
+        let (disk, recovery) = Self::open_unrecovered(directory, config, forecast)?;
+        recovery.run();
+        Ok(disk)
+    }
+
+    /// As [`open`](Self::open), but leaves the files of earlier processes to the returned recovery, which takes long if there
+    /// are many. Until it ends, reads of these files are misses, and writes are rejected with [`Outcome::Recovering`], so that
+    /// no section is written twice and the capacity holds.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_unrecovered(
+        directory: &Path,
+        config: DiskConfig,
+        forecast: Arc<dyn Forecast<u128>>,
+    ) -> Result<(Self, Recovery), Error> {
         Self::open_with(Arc::new(FileSystem), directory, config, forecast)
     }
 
-    /// As [`open`](Self::open), with replaceable file operations.
+    /// As [`open_unrecovered`](Self::open_unrecovered), with replaceable file operations.
     pub(crate) fn open_with(
         files: Arc<dyn Files>,
         directory: &Path,
         config: DiskConfig,
         forecast: Arc<dyn Forecast<u128>>,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, Recovery), Error> {
         let folder = directory.join(FOLDER);
         let marker = folder::take(&folder)?;
-        let io_errors = IoErrors::default();
-        let found = Scan { files: &*files, folder: &folder, io_errors: &io_errors }.run();
         let policy = Policy::new(Arc::new(ByEntry(forecast)) as Arc<dyn Forecast<FileKey>>);
-        let mut index = Index::default();
-        for stored in found {
-            policy.insert(stored.key);
-            index.recover(stored);
-        }
         let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         let shared = State {
             files,
             folder,
             policy,
-            index: Mutex::new(index),
+            index: Mutex::default(),
             backoff: Mutex::default(),
             late_reads: Mutex::default(),
-            io_errors,
+            io_errors: IoErrors::default(),
+            default_capacity_bytes: OnceLock::new(),
+            recovered: CancellationToken::new(),
             queue: permits(queue_units(config.max_write_queue_bytes) as usize),
             writers: permits(config.concurrent_writes),
             readers: permits(config.concurrent_reads),
             config,
             _marker: marker,
         };
-        metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "disk")
-            .set(shared.config.capacity_bytes as f64);
-        shared.shrink();
-        shared.set_gauge();
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        Ok((Self { shared: Arc::clone(&shared) }, Recovery { shared }))
     }
 
-    /// Size in bytes of the cache files in the folder `columns` of `directory`, including interrupted writes. Each file
-    /// is rounded up as for the capacity. Reads file sizes only, and needs no open tier; 0 if the folder is missing.
-    pub fn stored_bytes(directory: &Path) -> u64 {
-        recover::stored_bytes(&FileSystem, &directory.join(FOLDER))
+    /// True once the files of earlier processes are recovered.
+    pub fn is_recovered(&self) -> bool {
+        self.shared.recovered.is_cancelled()
     }
 
-    /// Capacity in bytes.
+    /// Waits until the files of earlier processes are recovered. Never returns if the recovery was dropped or cancelled.
+    pub async fn recovered(&self) {
+        self.shared.recovered.cancelled().await;
+    }
+
+    /// Capacity in bytes. 0 if it is not configured and the files of earlier processes are not recovered yet.
     pub fn capacity_bytes(&self) -> u64 {
-        self.shared.config.capacity_bytes
+        self.shared.capacity_bytes()
     }
 
     /// Size in bytes of all files, including those that are being written.
@@ -191,13 +207,15 @@ impl Disk {
     /// Writes sections of an entry, unless the eviction policy or the state of the disk prevents it. Sections that are
     /// present or being written are skipped.
     ///
-    /// Returns [`Outcome::Busy`] if the write queue is full. If the caller is cancelled during the write, the write
+    /// Returns [`Outcome::Busy`] if the write queue is full, and [`Outcome::Recovering`] before the files of earlier processes
+    /// are recovered. If the caller is cancelled during the write, the write
     /// continues. `load_time` is the time that loading all sections took; it is stored and reported as saved by hits.
     pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, load_time: Duration) -> Outcome {
         self.offer(entry, sections, load_time, false).await
     }
 
-    /// As [`put`](Self::put), but waits for space in the write queue and never returns [`Outcome::Busy`].
+    /// As [`put`](Self::put), but waits for the files of earlier processes and for space in the write queue. Never returns
+    /// [`Outcome::Busy`] or [`Outcome::Recovering`].
     pub async fn put_or_wait(
         &self,
         entry: u128,
@@ -234,6 +252,11 @@ impl Disk {
         let shared = Arc::clone(&self.shared);
         if sections.len() > format::MAX_SECTIONS {
             return Outcome::TooLarge;
+        }
+        if wait {
+            self.recovered().await;
+        } else if !self.is_recovered() {
+            return Outcome::Recovering;
         }
         let names = shared.index.lock().claim(entry, sections.iter().map(|(name, _)| *name));
         let claim = Claim { shared: Arc::clone(&shared), entry, names };
@@ -281,8 +304,9 @@ impl Disk {
     }
 
     /// Removes the entries that `predicate` selects, including pinned ones. Returns the size of their files in bytes.
-    /// Files that are being written at the same time are added afterwards.
+    /// Files that are being written at the same time are added afterwards. Waits for the files of earlier processes.
     pub async fn remove_where(&self, predicate: impl Fn(u128) -> bool) -> u64 {
+        self.recovered().await;
         let entries = self.shared.index.lock().entries();
         let mut removed = Vec::new();
         for entry in entries.into_iter().filter(|&entry| predicate(entry)) {

@@ -82,7 +82,7 @@ impl State {
 
     /// Charges `bytes` for a file of `entry`, after evicting files that are needed later.
     fn make_room(&self, entry: u128, bytes: u64) -> Result<Charge<'_>, Outcome> {
-        let capacity_bytes = self.config.capacity_bytes;
+        let capacity_bytes = self.capacity_bytes();
         if bytes > capacity_bytes {
             return Err(Outcome::TooLarge);
         }
@@ -128,7 +128,7 @@ impl State {
         freed_bytes: u64,
         bytes: u64,
     ) -> Result<Vec<Arc<Stored>>, u64> {
-        let capacity_bytes = self.config.capacity_bytes;
+        let capacity_bytes = self.capacity_bytes();
         let mut index = self.index.lock();
         let fits = |resident_bytes: u64, freed_bytes: u64| {
             resident_bytes.saturating_sub(freed_bytes).saturating_add(bytes) <= capacity_bytes

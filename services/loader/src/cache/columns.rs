@@ -232,7 +232,7 @@ impl Columns {
                 match disk.put_or_wait(wanted.block, sections(&claim, &wanted), load_time).await {
                     Outcome::Written | Outcome::Present => {}
                     Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
-                    Outcome::Busy | Outcome::Failing => {
+                    Outcome::Busy | Outcome::Failing | Outcome::Recovering => {
                         return Err(Error::Unavailable("the disk of the cache fails".into()));
                     }
                 }

@@ -154,11 +154,23 @@ impl Job {
         self.order.run = run;
         self.mixture_steps = Some(main.steps());
         if let Some(last) = run.len().checked_sub(1) {
-            // Epochs of this dataset that the job reads. Their windows are checked against the memory.
-            let epoch = |batch| self.ranges(0, run.cursor(batch), 0).last().map_or(0, |(epoch, _)| *epoch);
-            let (first, last) = (epoch(0), epoch(last));
+            // Their windows are checked against the memory.
+            let (first, last) = (self.epochs_at(run.cursor(0)).0, self.epochs_at(run.cursor(last)).1);
             (self.train.epoch, self.train.epochs) = (first, Some((last - first.min(last)).saturating_add(1)));
         }
+    }
+
+    /// First and last epoch of this dataset in a step of a mixture. Each partition repeats on its own, and within a step some
+    /// ranks may be in the next epoch already.
+    fn epochs_at(&self, step: Cursor) -> (u64, u64) {
+        let of_rank = |rank| self.partitions_of(rank).flat_map(move |part| self.ranges(part, step, rank));
+        let epochs = (0..self.world_size()).flat_map(of_rank).map(|(epoch, _)| epoch);
+        epochs
+            .fold(None, |found: Option<(u64, u64)>, epoch| match found {
+                None => Some((epoch, epoch)),
+                Some((first, last)) => Some((first.min(epoch), last.max(epoch))),
+            })
+            .unwrap_or_default()
     }
 
     /// The request with all defaults resolved, without a rank and a lane.
@@ -308,3 +320,6 @@ impl Job {
         xxh3_64(identity.as_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -265,7 +265,7 @@ impl World {
             return;
         };
         for _ in 0..10_000 {
-            let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
+            let disk = DiskConfig { capacity_bytes: Some(disk_bytes), ..DiskConfig::default() };
             match Loader::open(memory_bytes, Some((folder.path(), disk)), config.clone(), pool.clone()) {
                 Err(forebay_cache::Error::InUse { .. }) => sleep(Duration::from_millis(100)).await,
                 opened => {

@@ -156,6 +156,8 @@ function figures(answer: Explanation): HTMLElement[] {
     ['epoch', number(answer.epoch)],
     ['step', `${number(answer.step)} of ${number(answer.steps)}`],
     ['rank', `${number(answer.rank)} of ${number(answer.world_size)}`],
+    ['partitions', answer.partitions === null ? null : number(answer.partitions)],
+    ['blocks per rank', answer.rank_blocks === null ? null : formatValue(answer.rank_blocks)],
     ['rows', number(answer.rows)],
     ['padding', answer.padding > 0 ? plural(answer.padding, 'row') : null],
     ['groups', groups === null ? null : number(groups)],

@@ -316,8 +316,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Readiness probe: succeeds once the server has tried to open every dataset and to load every dataset with lookups, until it is
-         *     about to shut down.
+         * Readiness probe: succeeds once the server has recovered the disk cache, has tried to open every dataset and to load every dataset
+         *     with lookups, until it is about to shut down.
          */
         get: operations["ready"];
         put?: never;
@@ -734,6 +734,11 @@ export interface components {
             padding: number;
             /**
              * Format: int64
+             * @description Number of partitions of the order; null without partitions.
+             */
+            partitions: number | null;
+            /**
+             * Format: int64
              * @description Position of the first row, group or pack in the global order of the epoch, counted from 0.
              */
             position: number;
@@ -742,6 +747,12 @@ export interface components {
              * @description Rank that received the batch, counted from 0.
              */
             rank: number;
+            /**
+             * Format: double
+             * @description With partitions: mean number of blocks whose rows one batch of a rank mixes, in the epoch of the batch. Null without
+             *     partitions.
+             */
+            rank_blocks: number | null;
             /** @description Number of row groups that store rows of the batch. */
             row_range_count: number;
             /** @description Rows of the batch by row group; at most 10,000 row groups. */
@@ -751,6 +762,8 @@ export interface components {
              * @description Number of rows of the batch, without padding.
              */
             rows: number;
+            /** @description True with partitions: a rank reads the same blocks in every epoch. */
+            same_blocks_every_epoch?: boolean;
             /** @description Id of the pinned snapshot. */
             snapshot: string;
             /**
@@ -1244,6 +1257,8 @@ export interface components {
             preparing: string[];
             /** @description True if the server accepts new work. */
             ready: boolean;
+            /** @description True while the files that an earlier server left in the disk cache are being found. Until then the disk cache is not used. */
+            recovering_cache: boolean;
         };
         /** @description Use of one resource by all callers. */
         ResourceUsage: {

@@ -137,10 +137,10 @@ pub(super) const GROUPS: &[Group] = groups! {
     }
     // The memory tier holds frames, the disk tier decoded columns of blocks.
     "Cache" {
-        Gauge "forebay_cache_capacity_bytes" [TIER] absent "for the tier `disk` without a disk cache":
+        Gauge "forebay_cache_capacity_bytes" [TIER] absent "for the tier `disk` without a disk cache, and until it is recovered":
             "Capacity of the tier.";
         Gauge "forebay_cache_resident_bytes" [TIER]
-            absent "for the tier `memory` before the first load, for the tier `disk` without a disk cache":
+            absent "for the tier `memory` before the first load, for the tier `disk` without a disk cache, and until it is recovered":
             "Bytes resident in the tier.";
         Counter "forebay_cache_hits_total" [TIER]: "Reads that found their value in the tier.";
         Counter "forebay_cache_misses_total" [TIER]: "Reads that did not find their value in the tier.";

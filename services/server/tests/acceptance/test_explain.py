@@ -40,6 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "grouped": {"group_by": ["user"], "filter": "id % 5 <> 1", "columns": ["id", "user"], **DISTINCT, "batch_size": 50},
     "packed": {"group_by": ["user"], "max_pack_rows": 300, "columns": ["id", "user"], "batch_size": 2, "world_size": 2, "remainder": "PAD"},
     "padded": {"columns": ["id"], **ITEMS, "remainder": "PAD", "batch_size": 1700, "world_size": 2},
+    "partitioned": {"shuffle": {"window_rows": 40_000, "partitions": 2}, "world_size": 2, "columns": ["id"]},
     "mixture": {"columns": ["id"], **TENSOR, "mix": [{"dataset": "more", "fraction": 0.25, "filter": "b < 40"}]},
 }
 REQUESTS = {
@@ -226,6 +227,10 @@ def test_the_listed_rows_are_the_rows_of_the_batch(past: Past, later: Server, jo
             int(past.plans[job]["steps"]),
             past.plans[job]["snapshot"],
         )
+        plan = past.plans[job]
+        assert summary["partitions"] == (int(plan["partitions"]) if "partitions" in plan else None)
+        assert summary["rank_blocks"] == plan.get("rank_blocks")
+        assert summary["same_blocks_every_epoch"] is plan.get("same_blocks_every_epoch", False)
         # The statistics of the label do not require that its column was sent.
         clicks = [row["click"] for row in rows if row["click"] is not None]
         assert summary["label"]["nulls"] == len(rows) - len(clicks)
@@ -235,6 +240,15 @@ def test_the_listed_rows_are_the_rows_of_the_batch(past: Past, later: Server, jo
         if expected:
             assert (ids["min"], ids["max"]) == (min(expected), max(expected))
             assert ids["mean"] == pytest.approx(sum(expected) / len(expected))
+
+
+def test_an_explanation_says_what_partitions_mean_for_a_rank(past: Past, later: Server) -> None:
+    status, body = later.http_get("/api/v1/explain?job_name=partitioned&step=1")
+    answer = json.loads(body)
+    # The dataset has four blocks, two in each partition. A window of a partition has both.
+    assert (status, answer["partitions"], answer["rank_blocks"], answer["same_blocks_every_epoch"]) == (200, 2, 2.0, True)
+    text = explain("--job-name", "partitioned", "--step", 1, *past.local())
+    assert "2 partitions; a batch of a rank mixes the rows of about 2.0 blocks" in text
 
 
 def test_parquet_and_json_hold_the_same_values(past: Past, later: Server, tmp_path: Path) -> None:

@@ -145,6 +145,40 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
     until(reads_the_disk_again, seconds=100, failure="the disk is never read again")
 
 
+def test_a_cache_disk_that_hangs_at_the_start_delays_readiness_but_neither_the_ports_nor_streams(
+    hangs: Hangs, tmp_path: Path
+) -> None:
+    cache, settings = tmp_path / "cache", '[loader]\ndisk_writes = "always"\n'
+    flags = {"cache_dir": cache, "cache_memory": "3MiB", "state": tmp_path / "state"}
+    hangs.folder(cache / "columns")
+    first = hangs.start(settings, **flags)
+    expected = hangs.in_time(hangs.digest, "mine")
+    files = settled_column_files(first)
+    assert len(files) == FILES * FILE_ROWS // GROUP_ROWS
+    first.stop()
+
+    hangs.folder(files[0].parent).hang()
+    begun = hangs.begin(hangs.start, settings, **flags)
+    until(lambda: len(hangs.pool.servers) == 2 and hangs.pool.servers[1].grpc, failure="the ports are not bound")
+    server = hangs.server = hangs.pool.servers[1]
+    assert server.http_get("/livez")[0] == 200
+    readiness = lambda: (lambda status, body: (status, json.loads(body)))(*server.http_get("/readyz"))
+    until(lambda: readiness()[1]["opening"] == [], failure="the datasets are not opened")
+    status, body = readiness()
+    assert (status, body["ready"], body["recovering_cache"]) == (503, False, True)
+    assert hangs.in_time(hangs.digest, "mine") == expected
+    assert counter(server, "forebay_cache_hits_total", tier="disk") == 0
+    assert counter(server, "forebay_cache_insert_rejections_total", tier="disk", reason="recovering") > 0
+    assert not begun.done() and settled_column_files(server) == files, "files are written or deleted"
+
+    hangs.hanging.answer()
+    assert hangs.result(begun) is server
+    assert readiness()[1]["recovering_cache"] is False
+    assert hangs.in_time(hangs.digest, "mine") == expected
+    assert counter(server, "forebay_cache_hits_total", tier="disk") > 0
+    assert settled_column_files(server) == files
+
+
 def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: Hangs, tmp_path: Path) -> None:
     hanging = hangs.folder(tmp_path / "cache" / "footers")
     grown = tmp_path / "grown"

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use futures::TryStreamExt;
-use object_store::PutMode;
+use object_store::{ObjectMeta, PutMode};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -56,19 +55,16 @@ impl Documents {
     async fn walk(&self) -> Result<Vec<DocumentMeta>, Error> {
         let (path, url) = self.location.child(self.folder)?;
         let suffix = format!(".{}", self.envelope.kind);
-        let objects = self.location.store().list(Some(&path));
-        let listed = request::in_time(&self.location, 0, objects.try_collect::<Vec<_>>()).await;
-        let listed = match listed {
-            // The folder does not exist before the first write.
-            Err(object_store::Error::NotFound { .. }) => Vec::new(),
-            listed => listed.map_err(|error| Error::unavailable(&url, error))?,
+        let name_of = |meta: &ObjectMeta| {
+            let name = meta.location.filename()?.strip_suffix(&suffix)?;
+            is_name(name).then(|| name.to_owned())
         };
+        let listed = request::list(&self.location, &path, |meta| name_of(meta).is_some()).await;
         let mut found = Vec::new();
-        for meta in listed {
-            let name = meta.location.filename().and_then(|name| name.strip_suffix(&suffix));
-            let Some(name) = name.filter(|name| is_name(name)) else { continue };
+        for meta in listed.map_err(|error| Error::unavailable(&url, error))? {
+            let Some(name) = name_of(&meta) else { continue };
             found.push(DocumentMeta {
-                name: name.to_owned(),
+                name,
                 bytes: meta.size,
                 last_modified: meta.last_modified,
                 e_tag: meta.e_tag,

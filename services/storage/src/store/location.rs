@@ -119,7 +119,13 @@ impl Location {
         Ok(Self::new(url, Arc::new(store), root, Kind::Local, config))
     }
 
-    fn new(url: &str, store: Arc<dyn ObjectStore>, root: Path, kind: Kind, config: &Config) -> Self {
+    pub(crate) fn new(
+        url: &str,
+        store: Arc<dyn ObjectStore>,
+        root: Path,
+        kind: Kind,
+        config: &Config,
+    ) -> Self {
         let local = (kind == Kind::Local).then(|| LocalReads {
             slabs: Slabs::new(config.idle_bytes),
             permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),

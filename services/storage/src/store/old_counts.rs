@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStoreExt, path::Path};
 
 use crate::{Error, Location, store::request};
@@ -39,12 +38,8 @@ impl Due {
 pub(crate) async fn remove(location: &Location, max_counts: usize) -> Result<(), Error> {
     let (path, url) = location.child(SNAPSHOTS)?;
     let unavailable = |error| Error::unavailable(&url, error);
-    let objects = location.store().list(Some(&path));
-    let counts = objects.try_filter(|meta| std::future::ready(meta.location.extension() == Some(EXTENSION)));
-    let counts = match request::in_time(location, 0, counts.try_collect::<Vec<_>>()).await {
-        Err(object_store::Error::NotFound { .. }) => return Ok(()),
-        counts => counts.map_err(unavailable)?,
-    };
+    let is_counts = |meta: &ObjectMeta| meta.location.extension() == Some(EXTENSION);
+    let counts = request::list(location, &path, is_counts).await.map_err(unavailable)?;
     for path in beyond(counts, max_counts) {
         let store = Arc::clone(location.store());
         let deletion = async move { store.delete(&path).await };

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::FutureExt;
+use futures::{FutureExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
 
 use crate::{
@@ -17,6 +17,10 @@ use crate::{
         target::Target,
     },
 };
+
+/// Number of objects that are listed within the time limit of one request. `object_store` reads the metadata of as many files in one
+/// blocking call.
+const PAGE_OBJECTS: usize = 1024;
 
 /// Reads `range` of one pinned file.
 ///
@@ -168,6 +172,41 @@ pub(crate) async fn in_time<T: Send + 'static>(
     }
 }
 
+/// Lists the objects below `path` that `keep` selects, or none if there is no such folder. For a local folder, the time limit of a
+/// request applies to each [`PAGE_OBJECTS`] objects, and other requests to the folder can be made in between.
+///
+/// # Errors
+/// Errors of the store; an error if a page is not listed in time.
+pub(crate) async fn list(
+    location: &Location,
+    path: &Path,
+    keep: impl Fn(&ObjectMeta) -> bool,
+) -> object_store::Result<Vec<ObjectMeta>> {
+    let mut objects = location.store().list(Some(path));
+    let mut found = Vec::new();
+    loop {
+        let page = async move {
+            let mut page = Vec::new();
+            while page.len() < PAGE_OBJECTS
+                && let Some(meta) = objects.try_next().await?
+            {
+                page.push(meta);
+            }
+            Ok((page, objects))
+        };
+        let page = match in_time(location, 0, page).await {
+            Err(object_store::Error::NotFound { .. }) => return Ok(found),
+            page => page?,
+        };
+        let is_last = page.0.len() < PAGE_OBJECTS;
+        found.extend(page.0.into_iter().filter(&keep));
+        if is_last {
+            return Ok(found);
+        }
+        objects = page.1;
+    }
+}
+
 /// Counts bytes that a reader needs. Bytes read beyond these are the cost of coalescing requests.
 pub(crate) fn count_requested(bytes: u64) {
     metrics::counter!("forebay_storage_requested_bytes_total").increment(bytes);
@@ -195,3 +234,6 @@ async fn observed_operation<T, E>(
         .record(started.elapsed().as_secs_f64());
     (outcome, requests)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,12 +8,27 @@ use super::*;
 
 #[derive(Debug, Clone)]
 enum Action {
-    Put { entry: u128, names: Vec<u128>, length: usize },
-    Get { entry: u128, names: Vec<u128> },
-    Remove { entry: u128 },
-    Pin { entry: u128 },
-    Unpin { entry: u128 },
+    Put {
+        entry: u128,
+        names: Vec<u128>,
+        length: usize,
+    },
+    Get {
+        entry: u128,
+        names: Vec<u128>,
+    },
+    Remove {
+        entry: u128,
+    },
+    Pin {
+        entry: u128,
+    },
+    Unpin {
+        entry: u128,
+    },
+    /// Begins a new process, which has not recovered the files.
     Restart,
+    Recover,
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
@@ -26,6 +41,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (0u128..12).prop_map(|entry| Action::Pin { entry }),
         1 => (0u128..12).prop_map(|entry| Action::Unpin { entry }),
         1 => Just(Action::Restart),
+        2 => Just(Action::Recover),
     ];
     proptest::collection::vec(action, 1..60)
 }
@@ -40,16 +56,23 @@ proptest! {
             let fixture = Fixture::new();
             let forecast: Arc<dyn Forecast<u128>> =
                 if forecast { Arc::new(ByEntryNumber) } else { Arc::new(NoForecast) };
-            let mut disk = fixture.open_with(60_000, Arc::clone(&forecast));
+            let open = || {
+                let config = DiskConfig { capacity_bytes: Some(60_000), ..DiskConfig::default() };
+                fixture.try_open_unrecovered(config, Arc::clone(&forecast)).unwrap()
+            };
+            let (mut disk, recovery) = open();
+            let mut recovery = Some(recovery);
             // All lengths with which each section was written.
             let mut lengths = BTreeMap::<(u128, u128), BTreeSet<usize>>::new();
             for action in actions {
+                let before = fixture.on_disk();
                 match action {
                     Action::Put { entry, names, length } => {
                         for name in &names {
                             lengths.entry((entry, *name)).or_default().insert(length);
                         }
-                        put(&disk, entry, &names, length).await;
+                        let outcome = put(&disk, entry, &names, length).await;
+                        assert_eq!(outcome == Outcome::Recovering, recovery.is_some());
                     }
                     Action::Get { entry, names } => {
                         let present = disk.sections(entry, &names);
@@ -61,6 +84,8 @@ proptest! {
                             assert_eq!(read.as_slice(), section(entry, name, read.len()).1.concat());
                         }
                     }
+                    // A removal waits for the recovery.
+                    Action::Remove { .. } if recovery.is_some() => {}
                     Action::Remove { entry } => {
                         disk.remove_where(|other| other == entry).await;
                         assert!(!disk.sections(entry, &[0, 1, 2, 3, 4, 5]).contains(&true));
@@ -68,11 +93,21 @@ proptest! {
                     Action::Pin { entry } => disk.pin(entry),
                     Action::Unpin { entry } => disk.unpin(entry),
                     Action::Restart => {
-                        drop(disk);
-                        disk = fixture.open_with(60_000, Arc::clone(&forecast));
+                        drop((disk, recovery));
+                        let opened = open();
+                        (disk, recovery) = (opened.0, Some(opened.1));
+                    }
+                    Action::Recover => {
+                        if let Some(recovery) = recovery.take() {
+                            recovery.run();
+                        }
                     }
                 }
-                assert_consistent(&fixture, &disk);
+                assert_eq!(disk.is_recovered(), recovery.is_none());
+                match &recovery {
+                    Some(_) => assert_eq!(fixture.on_disk(), before),
+                    None => assert_consistent(&fixture, &disk),
+                }
             }
         });
     }

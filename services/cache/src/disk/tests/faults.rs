@@ -132,7 +132,7 @@ async fn reads_and_accounting_are_correct_whichever_operation_fails() {
 async fn a_disk_that_hangs_is_a_miss_and_is_not_asked_again_at_once() {
     let fixture = Fixture::new();
     let config = DiskConfig {
-        capacity_bytes: MIB,
+        capacity_bytes: Some(MIB),
         read_timeout: Duration::from_millis(20),
         concurrent_reads: 2,
         ..DiskConfig::default()

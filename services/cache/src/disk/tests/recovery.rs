@@ -1,6 +1,8 @@
 //! Recovery when a tier is opened.
 
-use std::fs;
+use std::{fs, sync::atomic::Ordering::Relaxed};
+
+use futures::FutureExt;
 
 use super::*;
 
@@ -108,4 +110,96 @@ fn a_folder_can_be_opened_only_once_at_a_time() {
     assert!(matches!(error, Some(Error::InUse { .. })));
     drop(disk);
     fixture.open(MIB);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(
+    clippy::await_holding_lock,
+    reason = "the lock is a disk that hangs; only the threads of the recovery wait for it"
+)]
+async fn before_the_recovery_reads_are_misses_and_writes_are_rejected_and_no_file_is_lost_or_written_twice() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
+    for entry in 1..=20 {
+        assert_eq!(put(&disk, entry << 120, &[1], 1000).await, Outcome::Written);
+    }
+    drop(disk);
+    let paths = fixture.on_disk();
+
+    let config = DiskConfig { capacity_bytes: Some(21 * 4096), ..DiskConfig::default() };
+    let hanging = fixture.files.read_gate.lock();
+    let (disk, recovery) = fixture.try_open_unrecovered(config, Arc::new(NoForecast)).unwrap();
+    let recovery = tokio::spawn(recovery.run_in_background());
+    disk.pin(1 << 120);
+    for entry in [1 << 120, 99] {
+        assert!(!has(&disk, entry, 1, 1000).await);
+        assert_eq!(put(&disk, entry, &[1], 1000).await, Outcome::Recovering);
+    }
+    let mut waiting = Box::pin(disk.put_or_wait(1 << 120, vec![section(1 << 120, 1, 1000)], LOAD_TIME));
+    assert!(waiting.as_mut().now_or_never().is_none(), "it waits for the recovery");
+    assert!(!disk.is_recovered());
+    assert_eq!(fixture.on_disk(), paths);
+
+    drop(hanging);
+    recovery.await.unwrap();
+    assert!(disk.is_recovered());
+    assert_eq!(waiting.await, Outcome::Present);
+    assert_eq!((fixture.on_disk(), disk.pinned_bytes()), (paths, 4096));
+    for entry in 1..=20 {
+        assert!(has(&disk, entry << 120, 1, 1000).await);
+    }
+    assert_eq!(put(&disk, 99, &[1], 1000).await, Outcome::Written);
+    assert_eq!(put(&disk, 100, &[1], 1000).await, Outcome::Written, "another file is evicted");
+    assert_eq!(fixture.on_disk().len(), 21);
+    assert_consistent(&fixture, &disk);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_recovery_ends_and_leaves_the_files_to_the_next_process() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
+    for entry in 1..=3 {
+        put(&disk, entry, &[1], 1000).await;
+    }
+    drop(disk);
+    let config = DiskConfig { capacity_bytes: Some(MIB), ..DiskConfig::default() };
+    let (disk, recovery) = fixture.try_open_unrecovered(config.clone(), Arc::new(NoForecast)).unwrap();
+    let operations = fixture.files.operations.load(Relaxed);
+    {
+        let _hanging = fixture.files.read_gate.lock();
+        let mut recovery = Box::pin(recovery.run_in_background());
+        assert!(recovery.as_mut().now_or_never().is_none());
+        while fixture.files.operations.load(Relaxed) < operations + 2 {
+            std::thread::yield_now();
+        }
+    }
+    assert!(!disk.is_recovered());
+    drop(disk);
+    // The thread of the recovery releases the folder when it stops.
+    let (disk, recovery) = loop {
+        match fixture.try_open_unrecovered(config.clone(), Arc::new(NoForecast)) {
+            Err(Error::InUse { .. }) => tokio::task::yield_now().await,
+            opened => break opened.unwrap(),
+        }
+    };
+    let operations = fixture.files.operations.load(Relaxed) - operations;
+    assert_eq!(operations, 3, "two folders were listed, and the read that was in progress has ended");
+    recovery.run();
+    for entry in 1..=3 {
+        assert!(has(&disk, entry, 1, 1000).await);
+    }
+}
+
+#[tokio::test]
+async fn a_capacity_that_is_not_configured_follows_from_the_disk_once_the_files_are_recovered() {
+    let fixture = Fixture::new();
+    put(&fixture.open(MIB), 1, &[1], 1000).await;
+    let config = DiskConfig { capacity_bytes: None, ..DiskConfig::default() };
+    let (disk, recovery) = fixture.try_open_unrecovered(config, Arc::new(NoForecast)).unwrap();
+    assert_eq!(disk.capacity_bytes(), 0);
+    recovery.run();
+    assert!(disk.capacity_bytes() > 4096);
+    assert!(has(&disk, 1, 1, 1000).await, "it is not evicted");
+    assert_eq!(put(&disk, 2, &[1], 1000).await, Outcome::Written);
+    assert_consistent(&fixture, &disk);
 }

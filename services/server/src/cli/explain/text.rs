@@ -56,6 +56,12 @@ fn describe(text: &mut String, summary: &Summary) -> std::fmt::Result {
         },
         summary.position
     )?;
+    if let (Some(partitions), Some(blocks)) = (summary.partitions, summary.rank_blocks) {
+        writeln!(
+            text,
+            "order     {partitions} partitions; a batch of a rank mixes the rows of about {blocks:.1} blocks, the same in every epoch"
+        )?;
+    }
     if let Some(groups) = summary.groups {
         writeln!(text, "          {groups} groups")?;
     }

@@ -59,7 +59,8 @@ labels! {
     TIER = "tier": "memory" ("decoded blocks in memory") | "disk" ("decoded columns in `--cache-dir`");
     INSERT_REJECTION = "reason": "needed_later" ("the tier is full of values that are needed sooner or in use")
         | "too_large" ("the value exceeds the capacity") | "busy" ("the write queue is full")
-        | "failing" ("the disk failed, now or recently");
+        | "failing" ("the disk failed, now or recently")
+        | "recovering" ("the files of an earlier server are being found");
     CACHE_ERROR = "kind": "checksum" ("the content of a file differs from what was written")
         | "length" ("the length of a file differs from its header")
         | "header" ("the header of a file is malformed or damaged")

@@ -71,7 +71,7 @@ impl Observer {
             cores: available_parallelism().map_or(1, usize::from),
             decoded_bytes: 0,
             memory_bytes: settings.cache_memory.0,
-            disk_bytes: loader.disk_bytes().map_or(0, |(_, capacity)| capacity),
+            disk_bytes: 0,
             concurrent_requests: settings.storage.concurrent_requests,
         };
         let work = Mutex::new(Samples::new(Instant::now(), work(&loader)));
@@ -141,7 +141,8 @@ impl Observer {
             Phase::Open(reader) => reader.snapshot().uncompressed_bytes(),
             Phase::Opening { .. } | Phase::Failed(_) => 0,
         });
-        Facts { decoded_bytes: bytes.sum(), ..self.shared.facts.clone() }
+        let disk_bytes = self.shared.loader.disk_bytes().map_or(0, |(_, capacity_bytes)| capacity_bytes);
+        Facts { decoded_bytes: bytes.sum(), disk_bytes, ..self.shared.facts.clone() }
     }
 
     /// Returns the configured cost of one GPU hour, if any.
@@ -220,7 +221,7 @@ impl Observer {
 
     /// Emits an event for new errors of the disk cache, which the cache itself counts and logs.
     fn note_cache_errors(&self, previous: &mut Previous) {
-        if self.shared.facts.disk_bytes == 0 {
+        if self.shared.loader.disk_bytes().is_none() {
             return;
         }
         let errors = MetricReadout::read(&self.shared.recorder).disk_cache_errors();
