@@ -18,12 +18,10 @@ pub struct FaultInjection {
 }
 
 impl FaultInjection {
-    /// `work`, preceded by the delay of decoding.
-    pub(crate) fn before_decode<T>(self, work: impl Future<Output = T>) -> impl Future<Output = T> {
-        async move {
-            delay(self.decode);
-            work.await
-        }
+    /// Does `work` after the delay of decoding.
+    pub(crate) async fn before_decode<T>(self, work: impl Future<Output = T>) -> T {
+        delay(self.decode);
+        work.await
     }
 
     /// `work`, preceded by the delay of gathering.

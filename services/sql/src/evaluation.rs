@@ -45,7 +45,7 @@ pub struct Evaluation<'a> {
 
 impl<'a> Evaluation<'a> {
     fn new(expression: &'a Expression, batch: &RecordBatch) -> Result<Self, Error> {
-        let batch = batch_with_one_nan(batch).map_err(failed)?;
+        let batch = batch_with_one_nan(batch).map_err(|error| failed(&error))?;
         let waiting = slices(batch, &|slice| expression.cost(slice) <= SLICE_COST).into_iter();
         Ok(Self { expression, values: Vec::with_capacity(waiting.len()), waiting })
     }
@@ -66,7 +66,11 @@ impl<'a> Evaluation<'a> {
         let array = array.map_err(|error| Error::from_evaluation(&error))?;
         let data_type = self.expression.field().data_type();
         let is_delivered = array.data_type() == data_type;
-        self.values.push(if is_delivered { array } else { cast(&array, data_type).map_err(failed)? });
+        self.values.push(if is_delivered {
+            array
+        } else {
+            cast(&array, data_type).map_err(|error| failed(&error))?
+        });
         Ok(())
     }
 
@@ -80,11 +84,13 @@ impl<'a> Evaluation<'a> {
         }
         match &self.values[..] {
             [only] => Ok(Arc::clone(only)),
-            several => concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(failed),
+            several => {
+                concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|error| failed(&error))
+            }
         }
     }
 }
 
-fn failed(error: ArrowError) -> Error {
+fn failed(error: &ArrowError) -> Error {
     Error::Failed(error.to_string())
 }
