@@ -1,4 +1,4 @@
-"""A server of an earlier version, which knows neither members nor partitions, beside a current one."""
+"""A server of an earlier version, which knows neither members nor partitions, and a current one with the same state."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_many_unequal_blocks_are_decoded_once_except_those_that_partitions_share
     assert all(rows / 2 <= of_server <= 1.05 * rows / 2 for of_server in decoded), decoded
 
 
-def test_servers_beside_their_ranks_decode_one_share_each(pool: Pool, events: Path, expected: list[str]) -> None:
+def test_servers_on_the_hosts_of_their_ranks_decode_one_share_each(pool: Pool, events: Path, expected: list[str]) -> None:
     # As one server per host, which knows no others and is asked by the ranks of its host only.
     hosts = [pool.start({"events": events}) for _ in range(2)]
 
