@@ -1,14 +1,15 @@
-//! `forebay-load tier`: rates of several servers with limited links, and the waits of ranks when a server dies or drains.
+//! `forebay-load tier`: rates of several servers with limited links, and the waits of ranks when a server stops or joins.
 
+mod changes;
+mod job;
 mod link;
 mod servers;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-use forebay_client::{Client, Config};
-use forebay_proto::v1;
+use forebay_client::Config;
 use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -17,11 +18,12 @@ use crate::{
     chart::{Bar, Chart},
     machine::Machine,
     output::Output,
-    receive::receive_ranks,
     scenario::Scenario,
     source::Source,
     stats::{Spread, median},
 };
+use changes::{Join, Stop, WAYS, config, join_server, stop_servers};
+use job::Job;
 use servers::Servers;
 
 /// Flags of `forebay-load tier`.
@@ -44,13 +46,16 @@ pub(crate) struct Tier {
     /// Measured epochs per number of servers, after one that fills the caches.
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// Number of times that one of the servers is killed in the middle of an epoch, and that one is stopped with SIGTERM. These
-    /// epochs use the largest number of servers.
+    /// Number of times that one of the servers is killed in the middle of an epoch, that one is stopped with SIGTERM, that the
+    /// network drops everything from and to one, and that another server joins. These epochs use the largest number of servers.
     #[arg(long, default_value_t = 3)]
     stops: u64,
     #[command(flatten)]
     output: Output,
 }
+
+/// Interval at which ranks ask for their plans again while a server joins.
+const REPLAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rates of one number of servers.
 #[derive(Debug, Serialize)]
@@ -62,29 +67,6 @@ struct Rate {
     /// Rows decoded by all servers in the first epoch, relative to those of the dataset.
     decoded: f64,
 }
-
-/// Waits of one number of ranks while a server stops.
-#[derive(Debug, Serialize)]
-struct Stop {
-    how: How,
-    /// Longest wait of any rank for a batch, in seconds.
-    longest_wait_seconds: f64,
-}
-
-/// Way in which a server stops.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum How {
-    /// No server stops.
-    Never,
-    /// SIGKILL.
-    Killed,
-    /// SIGTERM.
-    Drained,
-}
-
-const WAYS: [(How, &str); 3] =
-    [(How::Never, "no server stops"), (How::Killed, "a server is killed"), (How::Drained, "a server drains")];
 
 impl Tier {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
@@ -102,7 +84,8 @@ impl Tier {
             for partitions in [self.partitions, 1] {
                 eprintln!("{count} servers, {partitions} partitions");
                 let servers = start(count)?;
-                let mut job = Job::new(&runtime, &scenario, &servers, self.ranks, partitions)?;
+                let mut job =
+                    Job::new(&runtime, &scenario, &servers, self.ranks, partitions, &Config::default())?;
                 job.epoch(1, || Ok(()))?;
                 let decoded = servers.decoded_rows()?.iter().sum::<f64>() / data.sizes.rows as f64;
                 let mut measured = Vec::new();
@@ -112,47 +95,33 @@ impl Tier {
                 rates.push(Rate { servers: count, partitions, megabytes_per_second: measured, decoded });
             }
         }
-        let stops = match self.servers.iter().max() {
-            Some(&count) if count > 1 && self.stops > 0 => self.stops(&runtime, &scenario, start(count)?)?,
-            _ => Vec::new(),
-        };
-        self.report(&scenario, &rates, &stops)
-    }
-
-    /// Stops servers in the middle of an epoch, in turn.
-    fn stops(
-        &self,
-        runtime: &Runtime,
-        scenario: &Scenario,
-        mut servers: Servers,
-    ) -> anyhow::Result<Vec<Stop>> {
-        let mut job = Job::new(runtime, scenario, &servers, self.ranks, self.partitions)?;
-        let pause = Duration::from_secs_f64(job.epoch(1, || Ok(()))?.seconds / 2.0);
-        let mut stops = Vec::new();
-        for turn in 0..self.stops as usize {
-            for (how, name) in WAYS {
-                eprintln!("turn {} of {}: {name}", turn + 1, self.stops);
-                let victim = turn % servers.urls().len();
-                let run = job.epoch(2, || {
-                    std::thread::sleep(pause);
-                    match how {
-                        How::Never => {}
-                        How::Killed => servers.kill(victim),
-                        How::Drained => servers.drain(victim)?,
-                    }
-                    Ok(())
-                })?;
-                stops.push(Stop { how, longest_wait_seconds: run.longest_wait_seconds });
-                if how != How::Never {
-                    runtime.block_on(servers.restart(victim))?;
-                    job.epoch(1, || Ok(()))?;
-                }
+        let (mut stops, mut joins) = (Vec::new(), Vec::new());
+        if let Some(&count) = self.servers.iter().max()
+            && count > 1
+            && self.stops > 0
+        {
+            let job = |servers: &Servers, config: Config| {
+                Job::new(&runtime, &scenario, servers, self.ranks, self.partitions, &config)
+            };
+            let servers = start(count)?;
+            stops = stop_servers(&mut job(&servers, config())?, servers, self.stops)?;
+            for turn in 0..self.stops {
+                eprintln!("turn {} of {}: a server joins", turn + 1, self.stops);
+                let servers = start(count)?;
+                let config = Config { replan_interval: REPLAN_INTERVAL, ..config() };
+                joins.push(join_server(&mut job(&servers, config)?, servers)?);
             }
         }
-        Ok(stops)
+        self.report(&scenario, &rates, &stops, &joins)
     }
 
-    fn report(&self, scenario: &Scenario, rates: &[Rate], stops: &[Stop]) -> anyhow::Result<()> {
+    fn report(
+        &self,
+        scenario: &Scenario,
+        rates: &[Rate],
+        stops: &[Stop],
+        joins: &[Join],
+    ) -> anyhow::Result<()> {
         let machine = Machine::this();
         println!(
             "{}: {}\n{machine}\n{} ranks, links of {} MB/s, medians of {} warm epochs\n",
@@ -173,6 +142,15 @@ impl Tier {
                 println!("{name}: longest wait {median:.2} s, {min:.2} to {max:.2}");
             }
         }
+        if let Some(waits) = Spread::of(joins.iter().map(|join| join.longest_wait_seconds))
+            && let Some(Spread { median, min, max }) = Spread::of(joins.iter().map(|join| join.seconds))
+        {
+            println!(
+                "a server joins: longest wait {:.2} s, {:.2} to {:.2}",
+                waits.median, waits.min, waits.max
+            );
+            println!("its share of the streams has moved after {median:.2} s, {min:.2} to {max:.2}");
+        }
         let bars = rates.iter().map(|rate| {
             let label = format!("{} servers, {} partitions", rate.servers, rate.partitions);
             Bar::of(label, rate.megabytes_per_second.iter().copied(), rate.partitions > 1)
@@ -180,62 +158,9 @@ impl Tier {
         let title = format!("{} ranks, links of {} MB/s per server", self.ranks, self.link);
         let chart = Chart::bars(&title, &machine, "MB/s", bars);
         let measurements = json!({
-            "ranks": self.ranks, "link_megabytes_per_second": self.link, "rates": rates, "stops": stops
+            "ranks": self.ranks, "link_megabytes_per_second": self.link, "rates": rates, "stops": stops,
+            "joins": joins
         });
         self.output.write("tier", &machine, &measurements, &chart)
-    }
-}
-
-/// The ranks of a job.
-struct Job<'a> {
-    runtime: &'a Runtime,
-    scenario: &'a Scenario,
-    clients: Vec<Client>,
-    partitions: u64,
-    /// The next unread epoch.
-    epoch: u64,
-}
-
-/// Measurements of all ranks over some epochs.
-struct Run {
-    /// Time until the last rank finished.
-    seconds: f64,
-    /// Longest wait of any rank for a batch other than its first.
-    longest_wait_seconds: f64,
-}
-
-impl<'a> Job<'a> {
-    fn new(
-        runtime: &'a Runtime,
-        scenario: &'a Scenario,
-        servers: &Servers,
-        ranks: u64,
-        partitions: u64,
-    ) -> anyhow::Result<Self> {
-        let clients = (0..ranks).map(|_| Client::new(servers.urls(), Config::default()));
-        Ok(Self { runtime, scenario, clients: clients.collect::<Result<_, _>>()?, partitions, epoch: 0 })
-    }
-
-    /// Reads the next `epochs` with all ranks, and runs `concurrently` at the same time.
-    fn epoch(
-        &mut self,
-        epochs: u64,
-        concurrently: impl FnOnce() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Run> {
-        let shuffle = v1::Shuffle {
-            partitions: (self.partitions > 1).then_some(self.partitions),
-            ..v1::Shuffle::default()
-        };
-        let train = v1::Train {
-            world_size: Some(self.clients.len() as u64),
-            shuffle: Some(shuffle),
-            ..self.scenario.train(self.epoch, epochs)
-        };
-        self.epoch += epochs;
-        let started = Instant::now();
-        let ranks = receive_ranks(self.runtime.handle(), &self.clients, &train, None, concurrently)?;
-        let waits = ranks.iter().flat_map(|rank| [rank.wait_seconds, rank.epoch_wait_seconds]);
-        let longest_wait_seconds = waits.flatten().map(|waits| waits.max).fold(0.0, f64::max);
-        Ok(Run { seconds: started.elapsed().as_secs_f64(), longest_wait_seconds })
     }
 }

@@ -13,6 +13,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
     time::Instant,
 };
 
@@ -34,6 +35,8 @@ struct State {
     free_at: Mutex<Instant>,
     /// Bytes per second from the server. `None`: no limit.
     rate: Option<u64>,
+    /// False while the link forwards nothing in either direction.
+    is_flowing: watch::Sender<bool>,
 }
 
 impl Link {
@@ -41,7 +44,12 @@ impl Link {
     pub(super) async fn start(rate: Option<u64>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State { target: Mutex::default(), free_at: Mutex::new(Instant::now()), rate });
+        let state = Arc::new(State {
+            target: Mutex::default(),
+            free_at: Mutex::new(Instant::now()),
+            rate,
+            is_flowing: watch::Sender::new(true),
+        });
         let accepting = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -62,10 +70,21 @@ impl Link {
     pub(super) fn lead_to(&self, server: SocketAddr) {
         *self.state.target.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
+
+    /// Sets whether the link forwards bytes. While it does not, connections stay open, and new ones are accepted.
+    pub(super) fn set_flowing(&self, is_flowing: bool) {
+        self.state.is_flowing.send_replace(is_flowing);
+    }
 }
 
 impl State {
+    /// Waits while the link forwards nothing.
+    async fn flow(&self) {
+        self.is_flowing.subscribe().wait_for(|flows| *flows).await.expect("the state has the sender");
+    }
+
     async fn forward(&self, client: TcpStream) -> io::Result<()> {
+        self.flow().await;
         let target = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(target) = target else { return Ok(()) };
         let server = TcpStream::connect(target).await?;
@@ -94,6 +113,7 @@ impl State {
             if is_limited {
                 self.accept(length).await;
             }
+            self.flow().await;
             to.write_all(&chunk[..length]).await?;
         }
     }

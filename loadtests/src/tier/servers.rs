@@ -19,6 +19,7 @@ const CONFIG: &str = r#"
 poll_interval = "100ms"
 hello_interval = "200ms"
 overflow_demand = 1000
+max_hello_backoff = "400ms"
 "#;
 
 /// Servers of one dataset. The clients and the servers know the addresses of the links.
@@ -26,6 +27,7 @@ pub(super) struct Servers {
     dataset: String,
     url: String,
     members: PathBuf,
+    rate: Option<u64>,
     links: Vec<Link>,
     servers: Vec<Server>,
     folder: TempDir,
@@ -40,22 +42,45 @@ impl Servers {
         rate: Option<u64>,
     ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut links = Vec::new();
-        for _ in 0..count {
-            links.push(Link::start(rate).await?);
-        }
-        let members = folder.path().join("members");
-        let names: Vec<String> = links.iter().map(|link| link.address().to_string()).collect();
-        std::fs::write(&members, names.join("\n"))?;
         std::fs::write(folder.path().join("forebay.toml"), CONFIG)?;
-        let mut started =
-            Self { dataset: dataset.to_owned(), url, members, links, servers: Vec::new(), folder };
+        let members = folder.path().join("members");
+        let mut started = Self {
+            dataset: dataset.to_owned(),
+            url,
+            members,
+            rate,
+            links: Vec::new(),
+            servers: Vec::new(),
+            folder,
+        };
+        for _ in 0..count {
+            started.links.push(Link::start(rate).await?);
+        }
+        started.list()?;
         for index in 0..count {
             let server = started.start_server(index)?;
             started.servers.push(server);
         }
         started.meet().await?;
         Ok(started)
+    }
+
+    /// Starts one more server. Returns when it is ready; the others may not know it yet.
+    pub(super) async fn join(&mut self) -> anyhow::Result<()> {
+        self.links.push(Link::start(self.rate).await?);
+        self.list()?;
+        let server = self.start_server(self.links.len() - 1)?;
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// Replaces the list of members by one of all links.
+    fn list(&self) -> anyhow::Result<()> {
+        let names: Vec<String> = self.links.iter().map(|link| link.address().to_string()).collect();
+        // A server that reads the list at the same time must not find a part of it.
+        let new = self.members.with_extension("new");
+        std::fs::write(&new, names.join("\n"))?;
+        Ok(std::fs::rename(new, &self.members)?)
     }
 
     /// URLs of the links.
@@ -73,6 +98,17 @@ impl Servers {
         self.servers[index].terminate()
     }
 
+    /// Drops everything from and to a server.
+    pub(super) fn disconnect(&self, index: usize) {
+        self.links[index].set_flowing(false);
+    }
+
+    /// Ends [`disconnect`](Self::disconnect), and waits until all servers know each other.
+    pub(super) async fn reconnect(&self, index: usize) -> anyhow::Result<()> {
+        self.links[index].set_flowing(true);
+        self.meet().await
+    }
+
     /// Starts a stopped server again, with an empty cache, and waits until all servers know each other.
     pub(super) async fn restart(&mut self, index: usize) -> anyhow::Result<()> {
         self.servers[index].stop();
@@ -83,6 +119,11 @@ impl Servers {
     /// Number of rows that each server has decoded.
     pub(super) fn decoded_rows(&self) -> anyhow::Result<Vec<f64>> {
         self.servers.iter().map(|server| server.counter("forebay_decode_rows_total")).collect()
+    }
+
+    /// Number of batch streams that are open at each server.
+    pub(super) fn open_streams(&self) -> anyhow::Result<Vec<f64>> {
+        self.servers.iter().map(|server| server.counter("forebay_streams")).collect()
     }
 
     fn start_server(&self, index: usize) -> anyhow::Result<Server> {

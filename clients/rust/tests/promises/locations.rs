@@ -132,15 +132,21 @@ async fn every_rank_reads_from_the_location_of_its_own_ticket() {
 async fn a_plan_without_locations_is_asked_for_once_and_its_streams_name_no_candidate() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
-    let seed = Front::before(&server).await;
+    let (seed, located) = (Front::before(&server).await, Front::before(&server).await);
     let request = train(3);
     let config = Config { replan_interval: Duration::from_millis(100), ..config() };
+    // Another training has locations, and asks for its plan at the same interval.
+    located.locate([located.url.as_str()]);
+    let _asking = started(&located.url, config.clone(), &train(100_000)).await;
     for locations in [&[][..], &["arrow-flight-reuse-connection://?"]] {
         seed.locate(locations.iter().copied());
         let before = seed.plans();
         let mut training = started(&seed.url, config.clone(), &request).await;
         training.next().await.unwrap().unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let asked = located.plans();
+        while located.plans() < asked + 4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         assert_eq!(all(training).await.len() + 1, expected(&server, &request).await.len());
         assert_eq!(seed.plans() - before, 1);
     }

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_placement::{Placement, Streams, View};
 
-use crate::history::Kind;
-use crate::world::{World, batch, digest};
+use crate::{
+    history::Kind,
+    ranks::{READ_TIMEOUT, batch, digest},
+    world::World,
+};
 
 pub(crate) fn view_contains_its_server_and_no_stranger(view: &View, own: &str) {
     assert!(view.members.iter().any(|member| member.is_own && member.name == own));
@@ -49,6 +52,28 @@ pub(crate) fn views_are_equal_and_right(world: &mut World) {
         assert!(servers.iter().all(|server| !server.is_draining));
         let seen: Vec<_> = servers.into_iter().map(|server| (server.name, server.zone)).collect();
         assert_eq!(seen, running, "view of {}", node.name);
+    }
+}
+
+pub(crate) fn streams_are_at_their_servers(world: &mut World) {
+    for rank in 0..world.ranks.len() {
+        let first = world.locations(0, rank).first().copied();
+        let current = world.ranks[rank].route.current;
+        assert_eq!(current, first, "rank {rank} is not at its server");
+    }
+}
+
+/// Each rank receives batches until `end`, and does not move any more. `settled_moves` are the moves of all ranks before.
+pub(crate) fn streams_have_settled(world: &World, settled_moves: &[u64], end: u64) {
+    for (rank, moves) in world.ranks.iter().zip(settled_moves) {
+        assert_eq!(rank.moves, *moves, "rank {} moved after it had settled", rank.rank);
+        let late = 2 * world.scenario.jobs[rank.job].compute + READ_TIMEOUT;
+        assert!(rank.last_delivery + late >= end, "rank {} stopped at {}", rank.rank, rank.last_delivery);
+        assert!(
+            world.scenario.kind == Kind::Any || rank.moves == 0,
+            "rank {} moved without a cause",
+            rank.rank
+        );
     }
 }
 

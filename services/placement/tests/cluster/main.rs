@@ -25,7 +25,10 @@
 
 mod checks;
 mod history;
+mod network;
+mod ranks;
 mod route;
+mod totals;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +43,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn run(first: u64, seeds: u64, is_large: bool) {
-    let mut totals = world::Totals::default();
+    let mut totals = totals::Totals::default();
     let mut failed = Vec::new();
     for seed in first..first + seeds {
         let run = || catch_unwind(AssertUnwindSafe(|| world::run(seed, is_large)));

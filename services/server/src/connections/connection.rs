@@ -437,10 +437,11 @@ mod tests {
             let messages = futures::stream::unfold(0, move |made| {
                 let (put, charged) = (put.clone(), charged.clone());
                 async move {
-                    put.charge_next(charged.take(&Caller::Local, Resource::UnsentBytes, 7).unwrap());
+                    let charge = charged.take(&Caller::Local, Resource::UnsentBytes, 7).unwrap();
                     if made == complete {
                         std::future::pending::<()>().await;
                     }
+                    put.charge_next(charge);
                     Some((Ok::<_, Status>(Bytes::from("message")), made + 1))
                 }
             });

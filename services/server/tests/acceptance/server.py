@@ -166,16 +166,17 @@ class Pool:
         env: Mapping[str, str] | None = None,
         grpc: str = "127.0.0.1:0",
         preexec: Callable[[], None] | None = None,
+        program: Path | None = None,
         tls: ssl.SSLContext | None = None,
         **flags: object,
     ) -> Server:
         """Starts a server and waits until it is ready. `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
-        new process before the server does."""
+        new process before the server does. `program` is the path of another binary than that of `binary`."""
         number = len(self.servers)
         cache_dir = cache_dir or self.folder / f"cache-{number}"
         ready_file, log_path = self.folder / f"ready-{number}.json", self.folder / f"server-{number}.log"
         command = [
-            str(binary()),
+            str(program or binary()),
             "serve",
             "--cache-dir",
             str(cache_dir),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -17,6 +19,24 @@ import pyarrow.ipc
 import forebay
 from server import Pool, Server, replace, until
 
+
+WORLD = 8
+PARTITIONS = 8
+BLOCKS, BLOCK_ROWS = 64, 4096
+ROWS = BLOCKS * BLOCK_ROWS
+# The number of random histories of each kind. `make nightly` runs 20.
+SEEDS = int(os.environ.get("FOREBAY_TIER_SEEDS", "3"))
+JOB: dict[str, Any] = {
+    "dataset": "events",
+    "batch_size": 256,
+    "seed": 5,
+    "shuffle": {"partitions": PARTITIONS},
+    "tensors": {"x": {"columns": ["a", "b"], "dtype": "float32"}},
+    "remainder": "SHORT",
+}
+FAST = {"replan_interval": 1}
+# Few batches are on their way, so that streams last as long as their ranks read them.
+UNBUFFERED = {**FAST, "prefetch_batches": 1, "stream_window_bytes": 1 << 16, "connection_window_bytes": 1 << 16}
 
 # The servers share one machine, whose load says nothing about any of them.
 MEMBERSHIP = """
@@ -43,6 +63,10 @@ class Tier:
     flags: dict[str, Any] = field(default_factory=dict)
     # TOML before that of the members.
     settings: str = ""
+    # Flags of the server with this index.
+    own_flags: Callable[[int], Mapping[str, Any]] = lambda index: {}
+    # Default: one in `folder`.
+    state: Path | None = None
     ports: list[int] = field(default_factory=list)
     servers: list[Server] = field(default_factory=list)
 
@@ -85,22 +109,23 @@ class Tier:
             self.datasets,
             grpc=name,
             cache_dir=self.folder / f"cache-{self.ports[index]}",
-            state=self.folder / "state",
+            state=self.state or self.folder / "state",
             members=f"file:{self.members}",
             advertise=name,
             config=self.config,
-            **self.flags,
+            **{**self.flags, **self.own_flags(index)},
         )
 
     def restart(self, index: int) -> None:
         self.servers[index] = self.start(index)
         self.meet()
 
-    def meet(self) -> None:
-        """Waits until every running server knows all servers."""
+    def meet(self, names: list[str] | None = None) -> None:
+        """Waits until every running server knows exactly the servers `names`. Default: all of this tier."""
+        expected = set(names or self.names)
         for server in self.servers:
             if server.is_running():
-                until(lambda: self.known(server) == set(self.names), 60, lambda: str(view(server)))
+                until(lambda: self.known(server) == expected, 60, lambda: str(view(server)))
 
     def known(self, server: Server) -> set[str]:
         """Names of the members as `server` sees them."""
@@ -131,25 +156,28 @@ def content(batch: Any) -> str:
 
 
 def read_ranks(
-    urls: list[str],
+    urls: list[str] | Callable[[int], list[str]],
     world_size: int,
     *,
     each: Callable[[Any], Any] = content,
     concurrently: Callable[[], None] | None = None,
     at: Callable[[int, Any], None] = lambda rank, batch: None,
-    connect: Mapping[str, Any] | None = None,
+    connect: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
     **train: Any,
 ) -> list[list[Any]]:
     """Reads a dataset with all ranks at once, each with its own client. Returns `each` of every batch, by rank and step.
 
-    `at` is called with the rank and each batch in the thread of the rank."""
+    `at` is called with the rank and each batch in the thread of the rank. `urls` and `connect` may be functions of the rank."""
     found: list[list[Any]] = [[] for _ in range(world_size)]
     failures: list[BaseException] = []
 
     def read(rank: int) -> None:
         try:
-            client = forebay.connect(*urls, **(connect or {}))
-            for batch in client.train(**train, rank=rank, world_size=world_size):
+            options = connect(rank) if callable(connect) else connect or {}
+            client = forebay.connect(*(urls(rank) if callable(urls) else urls), **options)
+            loop = client.train(**train, rank=rank, world_size=world_size)
+            # Each iteration is one epoch.
+            for batch in itertools.chain.from_iterable(loop for _ in range(train.get("epochs", 1))):
                 found[rank].append(each(batch))
                 at(rank, batch)
         except BaseException as error:
@@ -165,6 +193,12 @@ def read_ranks(
     if failures:
         raise failures[0]
     return found
+
+
+def read(tier: Tier, **options: Any) -> list[str]:
+    """Reads two epochs of JOB with all ranks. Returns the digests of the global batches."""
+    options = {"epochs": 2, "connect": FAST, **options}
+    return global_batches(read_ranks(tier.urls, WORLD, each=tensor_bytes, **JOB, **options))
 
 
 def tensor_bytes(batch: Any) -> bytes:
