@@ -16,6 +16,8 @@ import forebay
 from server import Pool, Server, until
 from tier import MEMBERSHIP, Proxy, Tier, content, global_batches, read_ranks, tensor_bytes, view
 
+pytestmark = pytest.mark.once
+
 WORLD = 8
 PARTITIONS = 8
 BLOCKS, BLOCK_ROWS = 64, 4096
