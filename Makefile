@@ -50,11 +50,12 @@ test-data:
 test-acceptance: binaries test-data ## tests of the release binary with stock pyarrow
 	target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)
 
+# Tests with the mark `once` behave alike with and without PyTorch, so that only the first run has them.
 test-python: wheel test-data ## tests of the installed Python wheel
 	target/python/venv/bin/python -m pytest $(PACKAGE)/tests
 	@if [ -e target/python/torch.missing ]; then \
 		echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; [ "$$FOREBAY_STRICT_SKIPS" != 1 ]; \
-	else target/python/torch/bin/python -m pytest $(PACKAGE)/tests; fi
+	else target/python/torch/bin/python -m pytest -m "not once" $(PACKAGE)/tests; fi
 
 test-python-versions: wheel ## tests of the wheel with each version of Python from 3.9 to 3.14 that this machine has
 	$(PYTHON) $(PACKAGE)/versions.py target/python/wheels/*.whl

@@ -24,11 +24,14 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))
 
 from environment import Unavailable, install, is_current, run, uv  # noqa: E402
+from glibc import is_elf, required_glibc  # noqa: E402
 
 HOME = ROOT / "target" / "python"
 LOCKS = HERE / "requirements"
 # PyTorch on Linux includes CUDA's libraries: 5.2 GB on disk.
 TORCH_BYTES = 7_000_000_000
+# Rust's standard library requires it.
+OLDEST_GLIBC = (2, 17)
 
 
 def say(line: str) -> None:
@@ -49,12 +52,25 @@ def install_server() -> None:
     shutil.copy2(ROOT / "target" / "release" / "forebay", scripts / "forebay")
 
 
+def compatibility() -> list[str]:
+    """Returns the options of maturin for the tag of a wheel for Linux: the glibc that the server and the native part require.
+
+    maturin by itself considers only the native part.
+    """
+    release = ROOT / "target" / "release"
+    binaries = [path for path in (release / "forebay", release / "lib_forebay.so") if path.exists() and is_elf(path)]
+    if not binaries:
+        return []
+    major, minor = max(OLDEST_GLIBC, *map(required_glibc, binaries))
+    return ["--compatibility", f"manylinux_{major}_{minor}"]
+
+
 def build_wheel() -> Path:
     """Builds the wheel, including the server's binary."""
     maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
     install_server()
     shutil.rmtree(HOME / "wheels", ignore_errors=True)
-    run(maturin, "build", "--release", "--locked", "--out", HOME / "wheels", cwd=HERE)
+    run(maturin, "build", "--release", "--locked", *compatibility(), "--out", HOME / "wheels", cwd=HERE)
     return next((HOME / "wheels").glob("*.whl"))
 
 

@@ -86,8 +86,12 @@ class Plan:
     def arrow_stream(self, batches: Iterator[Batch]) -> Any:
         """Exports the batches of an iterator by `__arrow_c_stream__`. It is first used when the consumer reads."""
 
-    def stream(self, cuda: int | None = None) -> Stream:
-        """Starts to receive the batches, into the memory of this CUDA device or, for None, of the host."""
+    def stream(self, cuda: int | None = None, prefetch: int = 1, pin_memory: bool = False) -> Stream:
+        """Starts to receive the batches, into the memory of this CUDA device or, for None, of the host.
+
+        `prefetch` is the number of batches that are copied to the device ahead. With `pin_memory`, batches are in memory of the
+        host that is page-locked for the device.
+        """
 
 class Stream:
     """Iterator over the batches of one rank, received on threads of its own."""
@@ -146,21 +150,50 @@ class Batch:
 
     def __len__(self) -> int: ...
     def __contains__(self, name: str) -> bool: ...
-    def column(self, name: str) -> Column | DeviceColumn: ...
+    def column(self, name: str) -> Column | DeviceColumn | DeviceLists: ...
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 class DeviceColumn:
-    """A column or tensor in the memory of a device."""
+    """A column or tensor of numbers in the memory of a device."""
 
     @property
     def name(self) -> str: ...
     @property
     def type(self) -> str: ...
+    @property
+    def nullable(self) -> bool:
+        """True if this column of any batch of the stream may have nulls. This one has none."""
+
+    @property
+    def shape(self) -> list[int]:
+        """Number of rows and, for a tensor, of values per row."""
+
+    def to_host(self) -> Column:
+        """Returns a copy of the column in host memory. Waits for the copy without the GIL."""
+
     def __len__(self) -> int: ...
     def __dlpack__(
         self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class DeviceLists:
+    """A column of lists of numbers in the memory of a device."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def nullable(self) -> bool:
+        """True if this column of any batch of the stream may have nulls. This one has none."""
+
+    def ragged(self) -> tuple[DeviceColumn, DeviceColumn]:
+        """Returns the items of all rows and the offsets, as views."""
+
+    def __len__(self) -> int: ...
+    def __dlpack__(self, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Column:

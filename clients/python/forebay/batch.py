@@ -10,6 +10,7 @@ from forebay import _forebay
 from forebay.batch_dict import BatchDict, register_pytree
 from forebay.column import Column
 from forebay.conversion import Missing, Strings
+from forebay.jax_copies import to_jax_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +25,15 @@ class Batch:
     PyCapsule interface, so that libraries such as polars and DuckDB import them without a copy.
     """
 
-    __slots__ = ("_batch", "_state_after")
+    __slots__ = ("_batch", "_is_pinned", "_state_after")
 
-    def __init__(self, batch: _forebay.Batch, state_after: Callable[[Batch], dict[str, Any]] | None = None) -> None:
-        self._batch, self._state_after = batch, state_after
+    def __init__(
+        self,
+        batch: _forebay.Batch,
+        state_after: Callable[[Batch], dict[str, Any]] | None = None,
+        is_pinned: bool = False,
+    ) -> None:
+        self._batch, self._state_after, self._is_pinned = batch, state_after, is_pinned
 
     @property
     def state(self) -> dict[str, Any]:
@@ -77,8 +83,8 @@ class Batch:
     @property
     def device(self) -> str:
         """Device of the batch's memory: `"cpu"`, or a CUDA device such as `"cuda:0"`."""
-        kind, number = self._batch.device
-        return "cpu" if kind == 1 else f"cuda:{number}"
+        number = self._cuda()
+        return "cpu" if number is None else f"cuda:{number}"
 
     @property
     def num_rows(self) -> int:
@@ -102,7 +108,12 @@ class Batch:
         Raises:
             KeyError: There is no such column.
         """
-        return Column(self._batch.column(name))
+        return Column(self._batch.column(name), self._cuda(), self._is_pinned)
+
+    def _cuda(self) -> int | None:
+        """Returns the number of the CUDA device of the batch, or None for the host."""
+        kind, number = self._batch.device
+        return None if kind == 1 else number
 
     def __repr__(self) -> str:
         return repr(self._batch)
@@ -177,8 +188,8 @@ class Batch:
         """Returns all columns as PyTorch tensors or lists by name.
 
         Args:
-            device: Device to copy tensors to. Default: no copy.
-            non_blocking: With `device`, passed to `torch.Tensor.to`.
+            device: Device to copy tensors to. Default: that of the batch.
+            non_blocking: With `device`, passed to `torch.Tensor.to`. Copies from page-locked memory always wait, see `Column.to_torch`.
             strings: Type of text and bytes, as in `Column.to_numpy`.
             missing: What replaces nulls, as in `to_numpy`.
 
@@ -187,15 +198,16 @@ class Batch:
 
         Raises:
             ValueError: An option has another value, or there is a column with the name of a mask.
-            RequestError: The batch is on a CUDA device, and a column is not available there.
         """
         import torch
 
         options: dict[str, Any] = {"strings": strings, "missing": missing}
+        number = self._cuda()
+        of_masks = device if device is not None or number is None else f"cuda:{number}"
         return self._dict(
             missing,
             lambda column: column.to_torch(device, non_blocking, **options),
-            lambda mask: torch.from_numpy(mask).to(device, non_blocking=non_blocking),
+            lambda mask: torch.from_numpy(mask).to(of_masks, non_blocking=non_blocking),
         )
 
     def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> BatchDict:
@@ -211,11 +223,15 @@ class Batch:
 
         Raises:
             ValueError: An option has another value, or there is a column with the name of a mask.
-            RequestError: The batch is on a CUDA device, and a column is not available there.
         """
         import jax.numpy as jnp
 
-        return self._dict(missing, lambda column: column.to_jax(strings=strings, missing=missing), jnp.asarray)
+        number = self._cuda()
+        return self._dict(
+            missing,
+            lambda column: column.to_jax(strings=strings, missing=missing),
+            lambda mask: jnp.asarray(mask) if number is None else to_jax_device(jnp.asarray(mask), number),
+        )
 
     def _dict(self, missing: Missing, convert: Callable[[Column], Any], of_mask: Callable[[np.ndarray], Any]) -> BatchDict:
         """Returns the columns by `convert`, with their masks by `of_mask` if nulls are masked."""

@@ -173,6 +173,8 @@ class Client:
         strings: Strings = "list",
         missing: Missing = "nan",
         device: Any = None,
+        device_prefetch: int = 1,
+        pin_memory: bool = False,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
         callbacks: Sequence[Callable[[TrainingDataset[Any]], None]] = (),
@@ -230,6 +232,13 @@ class Client:
             device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
                 `"torch"` and `"jax"`. Without a number: the current device of PyTorch if that is not the first one, otherwise
                 the number in LOCAL_RANK. With output `"torch"`, any other device to which tensors are copied.
+            device_prefetch: With a CUDA device: number of batches that are copied to it before the loop requests them, 1 to 64. The
+                batches occupy device memory for one batch more than that, and for those that the loop keeps. More than 1 helps
+                if the loop takes several batches at once, or the time of its steps varies.
+            pin_memory: Receive batches into page-locked host memory, for a loop that copies them to a CUDA device itself. With
+                `non_blocking=True`, keep a batch until its copy has completed: the memory is reused after the batch and its
+                arrays are released. Arrays that are copies, such as those of columns with nulls, are not page-locked. Without
+                `device`, in this process only.
             rendezvous_store: Store in which the ranks agree on snapshot, order and start position before their first step:
                 a `torch.distributed.Store`, any object with `set(key, value)` and a blocking `get(key)`, or a shared dict.
                 Use a new store for each run. Default: the store of `torch.distributed` if that is initialized.
@@ -244,7 +253,8 @@ class Client:
 
         Raises:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given, or `partitions` is also in `shuffle`.
-            ValueError: `output`, `strings`, `missing`, `device`, `epochs`, `rank`, `world_size` or `mesh` is invalid.
+            ValueError: `output`, `strings`, `missing`, `device`, `device_prefetch`, `pin_memory`, `epochs`, `rank`, `world_size` or
+                `mesh` is invalid.
         """
         place = ranks.place(rank, world_size, mesh)
         if batch_size is None:
@@ -283,6 +293,8 @@ class Client:
             strings=strings,
             missing=missing,
             device=device,
+            device_prefetch=device_prefetch,
+            pin_memory=pin_memory,
             rendezvous_store=rendezvous_store,
             progress=progress,
             callbacks=tuple(callbacks),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forebay import _forebay
-from forebay.conversion import Conversion, Missing, Strings, mask_of, object_array
+from forebay.conversion import Conversion, Missing, Strings, jagged, mask_of, moved, object_array
 from forebay.errors import RequestError
-from forebay.jax_copies import copied_by_jax
+from forebay.jax_copies import copied_by_jax, to_jax_device
 
 if TYPE_CHECKING:
     import jax
@@ -21,13 +21,25 @@ class Column:
     """One column `[rows]` or tensor `[rows, values]` of a batch.
 
     Every type has a representation in NumPy, PyTorch and JAX. Arrays of numbers without nulls are views of the received memory,
-    which is freed when the last view is gone. Writing to a view changes this batch and no other. On a GPU, consumers of DLPack are ordered after the copy to the device.
+    which is freed when the last view is gone. Writing to a view changes this batch and no other.
+
+    In a batch on a GPU, numbers without nulls and lists of them are in the memory of the GPU. Consumers of DLPack are ordered after
+    the copy to the device. Other columns are in host memory. Their tensors and arrays are copied to the GPU when they are made,
+    and their lists of Python objects, such as text, remain on the host.
     """
 
-    __slots__ = ("_column",)
+    __slots__ = ("_column", "_cuda", "_is_pinned")
 
-    def __init__(self, column: _forebay.Column | _forebay.DeviceColumn) -> None:
-        self._column = column
+    def __init__(
+        self,
+        column: _forebay.Column | _forebay.DeviceColumn | _forebay.DeviceLists,
+        cuda: int | None = None,
+        is_pinned: bool = False,
+    ) -> None:
+        # Number of the CUDA device of the batch; None for a batch on the host.
+        self._column, self._cuda = column, cuda
+        # The memory on the host from which batches are copied to a device is page-locked, too.
+        self._is_pinned = is_pinned or cuda is not None
 
     @property
     def name(self) -> str:
@@ -36,13 +48,13 @@ class Column:
 
     @property
     def type(self) -> str:
-        """Arrow type of the column, such as `"Int64"` or `"List(Int64)"`. On a device: the type of the values."""
+        """Arrow type of the column, such as `"Int64"` or `"List(Int64)"`. For a tensor on a device: the type of its values."""
         return self._column.type
 
     @property
     def nullable(self) -> bool:
-        """True if the column may have nulls, in this batch or another one of the stream. False on a device."""
-        return isinstance(self._column, _forebay.Column) and self._column.nullable
+        """True if the column may have nulls, in this batch or another one of the stream."""
+        return self._column.nullable
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -69,9 +81,9 @@ class Column:
         return self._on_host().__arrow_c_array__(requested_schema)
 
     def _on_host(self) -> _forebay.Column:
-        if isinstance(self._column, _forebay.DeviceColumn):
-            raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
-        return self._column
+        if isinstance(self._column, _forebay.Column):
+            return self._column
+        raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
 
     def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> np.ndarray | Any:
         """Returns the column as a NumPy array, or as a list if its values have no NumPy type.
@@ -92,7 +104,7 @@ class Column:
 
         Raises:
             ValueError: An option has another value.
-            RequestError: The batch is on a device.
+            RequestError: The column is in the memory of a device.
         """
         return Conversion(strings, missing).to_numpy(self._on_host())
 
@@ -104,8 +116,9 @@ class Column:
         Numbers, timestamps and durations without nulls are a view of the received memory, and other tensors a copy.
 
         Args:
-            device: Device to copy a tensor to. Default: no copy.
-            non_blocking: With `device`, passed to `torch.Tensor.to`.
+            device: Device to copy a tensor to. Default: that of the batch.
+            non_blocking: With `device`, passed to `torch.Tensor.to`. A copy from page-locked memory, which `pin_memory` and
+                `device` of `Client.train` use, always waits, because the memory is reused when the batch is released.
             strings: Type of text and bytes, as in `to_numpy`.
             missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
 
@@ -122,15 +135,24 @@ class Column:
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):
             found = torch.from_dlpack(self)
+        elif isinstance(self._column, _forebay.DeviceLists):
+            items, offsets = self.ragged()
+            found = jagged(torch.from_dlpack(items), torch.from_dlpack(offsets))
         else:
             found = options.to_torch(self._column)
-        return found.to(device, non_blocking=non_blocking) if device is not None and torch.is_tensor(found) else found
+            if device is None and self._cuda is not None:
+                device = f"cuda:{self._cuda}"
+            if self._is_pinned:
+                # The batch may be released, and its memory received into again, before such a copy would end.
+                non_blocking = False
+        return found if device is None else moved(found, device, non_blocking)
 
     def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | Any:
         """Returns the column as a JAX array, or as a list if its values have no JAX type.
 
         On the host, numbers without nulls are a view of the received memory, and other arrays a copy. If the default backend of
-        JAX is a GPU, arrays are copied to it. Without `jax_enable_x64`, JAX truncates 64-bit numbers.
+        JAX is a GPU, arrays are copied to it. Arrays of a batch on a GPU are on that GPU. Without `jax_enable_x64`, JAX truncates
+        64-bit numbers.
 
         Args:
             strings: Type of text and bytes, as in `to_numpy`.
@@ -138,7 +160,8 @@ class Column:
 
         Returns:
             An array of numbers, of bool, of int64 for dates and times in their unit, or of float64 for decimals. Without
-            `jax_enable_x64`, dates and times remain a NumPy array. Lists, text and nested values are as in `to_numpy`.
+            `jax_enable_x64`, dates and times remain a NumPy array. Lists, text and nested values are as in `to_numpy`, so that
+            lists on a GPU are copied to the host; `ragged` has their items and offsets on the GPU.
 
         Raises:
             ValueError: An option has another value.
@@ -146,7 +169,11 @@ class Column:
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):
             return copied_by_jax(self)
-        return options.to_jax(self._column)
+        if isinstance(self._column, _forebay.DeviceLists):
+            values, bounds = (np.asarray(part.to_host()) for part in self._column.ragged())
+            return [values[start:end] for start, end in zip(bounds.tolist(), bounds[1:].tolist())]
+        found = options.to_jax(self._column)
+        return found if self._cuda is None else to_jax_device(found, self._cuda)
 
     def to_list(self) -> list[Any]:
         """Returns one Python object per row: None for a null, a dict for a struct, a list of pairs for a map.
@@ -155,19 +182,20 @@ class Column:
         `datetime` classes, are `numpy.datetime64` and `numpy.timedelta64`.
 
         Raises:
-            RequestError: The batch is on a device.
+            RequestError: The column is in the memory of a device.
         """
         return self._on_host().objects()
 
     def mask(self) -> np.ndarray | None:
         """Returns an array of bool that is False for each null: of the shape of `to_numpy`, or one per row for lists.
 
-        None for text and nested values, whose nulls are None.
-
-        Raises:
-            RequestError: The batch is on a device.
+        None for text and nested values, whose nulls are None. Always in host memory.
         """
-        return mask_of(self._on_host())
+        if isinstance(self._column, _forebay.Column):
+            return mask_of(self._column)
+        # A column with nulls is not in the memory of a device.
+        shape = self._column.shape if isinstance(self._column, _forebay.DeviceColumn) else len(self._column)
+        return np.ones(shape, np.bool_)
 
     def ragged(self) -> tuple[Column, Column]:
         """Returns the items and the offsets of a column of lists, as views without a copy.
@@ -175,20 +203,22 @@ class Column:
         The list of row i is `items[offsets[i]:offsets[i + 1]]`; `numpy.diff(offsets)` are the lengths.
 
         Returns:
-            The items of all rows in order, and the offsets, which have one element more than there are rows.
+            The items of all rows in order, and the offsets, which have one element more than there are rows. Both are in the memory
+            of a device if the column is.
 
         Raises:
             ValueError: The column has no lists, or some lists are null.
-            RequestError: The batch is on a device.
         """
-        items, offsets = self._on_host().ragged()
-        return Column(items), Column(offsets)
+        if isinstance(self._column, _forebay.DeviceColumn):
+            raise ValueError(f"column '{self.name}' has type {self.type}, expected a list")
+        items, offsets = self._column.ragged()
+        return Column(items, self._cuda, self._is_pinned), Column(offsets, self._cuda, self._is_pinned)
 
     def to_arrow(self) -> pa.Array:
         """Returns the column as a pyarrow array, without a copy.
 
         Raises:
-            RequestError: The batch is on a device.
+            RequestError: The column is in the memory of a device.
         """
         import pyarrow as pa
 

@@ -61,10 +61,10 @@ class Conversion:
             return self._tensor(*plain)
         if lists is None:
             return self._objects(column)
-        if not hasattr(torch, "nested") or not hasattr(torch.nested, "nested_tensor_from_jagged"):
+        if not _has_jagged():
             return [None if array is None else torch.from_numpy(_as_integers(array)) for array in self._arrays(*lists)]
         items, offsets, _ = lists
-        return torch.nested.nested_tensor_from_jagged(self._of_items()._tensor(*items), torch.from_dlpack(offsets).long())
+        return jagged(self._of_items()._tensor(*items), torch.from_dlpack(offsets))
 
     def to_jax(self, column: _forebay.Column) -> Any:
         """Returns the same as `to_numpy`, with a JAX array for an array. A list of arrays remains one of NumPy arrays."""
@@ -128,6 +128,33 @@ class Conversion:
     def _objects(self, column: _forebay.Column) -> np.ndarray | list[Any]:
         values = column.objects()
         return object_array(values) if column.is_text and self.strings == "array" else values
+
+
+def jagged(items: Any, offsets: Any) -> Any:
+    """Returns tensors of items and offsets as a jagged nested tensor, or with PyTorch before 2.4 as a list of tensors."""
+    import torch
+
+    if _has_jagged():
+        return torch.nested.nested_tensor_from_jagged(items, offsets.long())
+    bounds = offsets.tolist()
+    return [items[start:end] for start, end in zip(bounds, bounds[1:])]
+
+
+def moved(found: Any, device: Any, non_blocking: bool) -> Any:
+    """Returns a tensor, or the tensors in a list, on another device of PyTorch. Other objects stay as they are."""
+    import torch
+
+    if torch.is_tensor(found):
+        return found.to(device, non_blocking=non_blocking)
+    if isinstance(found, list) and torch.is_tensor(next((each for each in found if each is not None), None)):
+        return [each.to(device, non_blocking=non_blocking) if torch.is_tensor(each) else each for each in found]
+    return found
+
+
+def _has_jagged() -> bool:
+    import torch
+
+    return hasattr(torch, "nested") and hasattr(torch.nested, "nested_tensor_from_jagged")
 
 
 def mask_of(column: _forebay.Column) -> np.ndarray | None:

@@ -48,3 +48,13 @@ def copied_by_jax(column: Any) -> jax.Array:
         copy = jnp.array(source, copy=True)
         pending.copies.append((copy, source))
     return copy
+
+
+def to_jax_device(found: Any, number: int) -> Any:
+    """Returns a JAX array on the CUDA device with this number, if JAX has it. Other objects stay as they are."""
+    import jax
+
+    if not isinstance(found, jax.Array):
+        return found
+    devices = [device for device in jax.local_devices() if device.platform == "gpu" and device.local_hardware_id == number]
+    return jax.device_put(found, devices[0]) if devices else found

@@ -169,7 +169,7 @@ class Results:
             self._delivered = None
 
     def _in_this_process(self, position: tuple[int, int]) -> Any:
-        batch = Batch(self._received.next())
+        batch = Batch(self._received.next(), is_pinned=self._dataset._pin_memory)
         try:
             result = self._mapped._function(batch)
         except Exception as error:

@@ -63,6 +63,8 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         self._check_place()
         if self._cuda is not None:
             raise RuntimeError("num_workers must be 0 with a CUDA device, into which the dataset prefetches batches itself")
+        if self._pin_memory:
+            raise RuntimeError("num_workers must be 0 with pin_memory; use the argument pin_memory of the DataLoader instead")
         lane, lanes = worker.id, worker.num_workers
         steps = self.steps_per_epoch
         try:

@@ -37,6 +37,8 @@ class TrainOptions(TypedDict, total=False):
     strings: Strings
     missing: Missing
     device: Any
+    device_prefetch: int
+    pin_memory: bool
     rendezvous_store: RendezvousStore | None
     progress: bool
     callbacks: Sequence[Callable[[TrainingDataset[Any]], None]]

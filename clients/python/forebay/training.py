@@ -29,6 +29,9 @@ Result = TypeVar("Result")
 
 LOG = logging.getLogger("forebay")
 
+# Maximum number of batches that the native part copies ahead.
+MAX_DEVICE_PREFETCH = 64
+
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "batch": lambda batch, device, **options: batch,
     "numpy": lambda batch, device, **options: batch.to_numpy(**options),
@@ -47,7 +50,7 @@ class Items:
     def next(self) -> Any:
         """Waits for a batch, and converts it."""
         ds = self._dataset
-        batch = Batch(self._received.next(), ds._state_after)
+        batch = Batch(self._received.next(), ds._state_after, ds._pin_memory)
         if ds._device is None:
             return self._make(batch, None, **ds._conversion)
         started_at = time.perf_counter()
@@ -91,6 +94,8 @@ class TrainingDataset(Generic[Item]):
         strings: Strings = "list",
         missing: Missing = "nan",
         device: Any = None,
+        device_prefetch: int = 1,
+        pin_memory: bool = False,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
         callbacks: tuple[Callable[[TrainingDataset[Any]], None], ...] = (),
@@ -103,6 +108,12 @@ class TrainingDataset(Generic[Item]):
             raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
         if device is not None and not on_cuda and output != "torch" and str(device) != "cpu":
             raise ValueError(f"device is {str(device)!r}, which requires output 'torch', but output is {output!r}")
+        if not 1 <= device_prefetch <= MAX_DEVICE_PREFETCH:
+            raise ValueError(f"device_prefetch is {device_prefetch}, expected 1 to {MAX_DEVICE_PREFETCH}")
+        if device_prefetch > 1 and not on_cuda:
+            raise ValueError(f"device_prefetch is {device_prefetch}, but device is {device!r}, expected a CUDA device")
+        if pin_memory and device is not None and str(device) != "cpu":
+            raise ValueError(f"pin_memory is for batches in host memory, but device is {str(device)!r}")
         if epochs is not None and epochs < 1:
             raise ValueError(f"epochs is {epochs}, expected at least 1")
         self._cluster, self._request = cluster, dict(request)
@@ -112,6 +123,7 @@ class TrainingDataset(Generic[Item]):
         # Batches are prefetched into CUDA devices. PyTorch copies tensors to other devices.
         Conversion(strings, missing)
         self._conversion = {"strings": strings, "missing": missing}
+        self._device_prefetch, self._pin_memory = device_prefetch, pin_memory
         self._output, self._cuda, self._device = output, device if on_cuda else None, None if on_cuda else device
         # The place of the arguments, and otherwise what is found at the first use, when frameworks are initialized.
         self._given_place, self._found_place, self._placed_in = place, place, os.getpid()
@@ -332,8 +344,10 @@ class TrainingDataset(Generic[Item]):
 
         Raises:
             TypeError: `f` cannot be pickled, and `workers` is not 0.
-            ValueError: `workers` or `prefetch` is invalid, or `device` of `Client.train` requires this process.
+            ValueError: `workers` or `prefetch` is invalid, or `device` or `pin_memory` of `Client.train` requires this process.
         """
+        if self._pin_memory and workers > 0:
+            raise ValueError("pin_memory is for this process, but map receives the batches in workers")
         if self._cuda is not None or (workers > 0 and self._device is not None and str(self._device) != "cpu"):
             raise ValueError("map runs on the host, but the dataset has a device; copy the results to it instead")
         item = functools.partial(_item, self._output, self._device, self._conversion)
@@ -457,7 +471,9 @@ class TrainingDataset(Generic[Item]):
         epochs, self._stream_last = 1 if last is None else last - self._epoch, last
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
         cuda = None if self._cuda is None else cuda_number(self._cuda)
-        self._stream = self._cluster.plan(request).stream(cuda)
+        pins_for = cuda_number("cuda") if self._pin_memory else None
+        plan = self._cluster.plan(request)
+        self._stream = plan.stream(pins_for if self._pin_memory else cuda, self._device_prefetch, self._pin_memory)
         if self._cluster.options.get("report", True):
             self._watched = watch(self._stream.utilization(), number_in_use(cuda), self._gpu_utilization)
         return self._stream

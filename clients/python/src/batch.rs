@@ -14,7 +14,7 @@ use pyo3::{
 use crate::{
     arrow::{capsules, stream_capsule},
     column::Column,
-    device::{DeviceColumn, use_on, words},
+    device::{column_of, use_on, words},
     errors::of_class,
 };
 
@@ -155,7 +155,8 @@ impl Batch {
         )
     }
 
-    /// Returns a column or tensor as a view of the batch: a Column or a DeviceColumn.
+    /// Returns a column or tensor as a view of the batch: a Column, or for a batch on a device a DeviceColumn, DeviceLists or, if it
+    /// is not a column of numbers without nulls or of lists of them, a Column.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Some(index) = self.names.iter().position(|found| found == name) else {
             let error = format!("no column '{name}', expected one of {}", self.names.join(", "));
@@ -168,7 +169,7 @@ impl Batch {
                 let column = Column::new(name, values.clone(), field.is_nullable());
                 Ok(column.into_pyobject(py)?.into_any())
             }
-            Held::Device(batch) => Ok(DeviceColumn::new(py, batch, name)?.into_pyobject(py)?.into_any()),
+            Held::Device(batch) => column_of(py, batch, name),
         }
     }
 

@@ -2,12 +2,19 @@
 
 use std::ffi::c_void;
 
+use arrow_buffer::Buffer;
 use forebay_client::{DeviceBatch, Place, Tensor};
-use pyo3::{exceptions::PyBufferError, prelude::*, types::PyCapsule};
+use pyo3::{
+    exceptions::PyBufferError,
+    prelude::*,
+    types::{PyCapsule, PyDict},
+};
 
 use crate::{
+    column::Column,
     dlpack,
     errors::{of_class, raised},
+    rows::array_of_shape,
     types::plain,
 };
 
@@ -17,6 +24,18 @@ use crate::{
 pub(crate) struct DeviceColumn {
     batch: DeviceBatch,
     tensor: Tensor,
+    nullable: bool,
+}
+
+/// A column of lists in device memory, as two columns: its items and its offsets.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct DeviceLists {
+    batch: DeviceBatch,
+    /// Arrow type name.
+    kind: String,
+    items: Tensor,
+    offsets: Tensor,
+    nullable: bool,
 }
 
 /// Special stream numbers of DLPack; see `__dlpack__` in
@@ -49,11 +68,24 @@ pub(crate) fn use_on(py: Python<'_>, batch: &DeviceBatch, stream: i64) -> PyResu
     ordered.map_err(|error| raised(py, &error))
 }
 
-impl DeviceColumn {
-    pub(crate) fn new(py: Python<'_>, batch: &DeviceBatch, name: &str) -> PyResult<Self> {
-        let tensor = batch.tensor(name).map_err(|error| raised(py, &error))?.clone();
-        Ok(Self { batch: batch.clone(), tensor })
+/// Returns a column of a batch on a device, by the memory that has it in a form for frameworks.
+pub(crate) fn column_of<'py>(
+    py: Python<'py>,
+    batch: &DeviceBatch,
+    name: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let failed = |error| raised(py, &error);
+    let nullable = batch.is_nullable(name).map_err(failed)?;
+    if let Some(array) = batch.on_host(name).map_err(failed)? {
+        return Ok(Column::new(name, array.clone(), nullable).into_pyobject(py)?.into_any());
     }
+    if let Ok((items, offsets)) = batch.lists(name) {
+        let (batch, items, offsets) = (batch.clone(), items.clone(), offsets.clone());
+        let kind = batch.data_type(name).map_err(failed)?.to_string();
+        return Ok(DeviceLists { batch, kind, items, offsets, nullable }.into_pyobject(py)?.into_any());
+    }
+    let tensor = batch.tensor(name).map_err(failed)?.clone();
+    Ok(DeviceColumn { batch: batch.clone(), tensor, nullable }.into_pyobject(py)?.into_any())
 }
 
 #[pymethods]
@@ -68,6 +100,27 @@ impl DeviceColumn {
     #[getter]
     fn r#type(&self) -> String {
         self.tensor.data_type.to_string()
+    }
+
+    /// True if this column of any batch of the stream may have nulls. This one has none.
+    #[getter]
+    fn nullable(&self) -> bool {
+        self.nullable
+    }
+
+    /// Number of rows; for a tensor, also the number of values per row.
+    #[getter]
+    fn shape(&self) -> Vec<usize> {
+        self.tensor.shape.clone()
+    }
+
+    /// Returns a copy of the column in host memory.
+    fn to_host(&self, py: Python<'_>) -> PyResult<Column> {
+        let bytes = py.detach(|| self.batch.read_tensor(&self.tensor)).map_err(|error| raised(py, &error))?;
+        let array =
+            array_of_shape(self.tensor.data_type.clone(), &self.tensor.shape, Buffer::from_vec(bytes));
+        let array = array.map_err(|why| of_class(py, "Error", format!("column '{}' {why}", self.name())))?;
+        Ok(Column::new(self.name(), array, false))
     }
 
     /// Number of rows.
@@ -107,6 +160,60 @@ impl DeviceColumn {
             &self.tensor.shape,
             element,
         )
+    }
+
+    /// Device type and ID in DLPack.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        words(self.batch.place())
+    }
+}
+
+#[pymethods]
+impl DeviceLists {
+    /// Name of the column.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.items.name
+    }
+
+    /// Arrow type name of the column.
+    #[getter]
+    fn r#type(&self) -> &str {
+        &self.kind
+    }
+
+    /// True if this column of any batch of the stream may have nulls. This one has none.
+    #[getter]
+    fn nullable(&self) -> bool {
+        self.nullable
+    }
+
+    /// Number of rows.
+    fn __len__(&self) -> usize {
+        self.offsets.shape[0].saturating_sub(1)
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, rows, place) = (self.name(), self.__len__(), self.batch.place());
+        format!("<forebay.Column {name} of {rows} {} on {place}>", self.r#type())
+    }
+
+    /// Returns the concatenated items and the offsets. There is one more offset than rows. Both are views of the batch.
+    fn ragged(&self) -> (DeviceColumn, DeviceColumn) {
+        let part = |tensor: &Tensor, part: &str| {
+            let tensor = Tensor { name: format!("{}.{part}", self.name()), ..tensor.clone() };
+            DeviceColumn { batch: self.batch.clone(), tensor, nullable: false }
+        };
+        (part(&self.items, "items"), part(&self.offsets, "offsets"))
+    }
+
+    /// Raises BufferError: DLPack has no lists.
+    #[pyo3(signature = (**_options))]
+    fn __dlpack__(&self, _options: Option<Bound<'_, PyDict>>) -> PyResult<()> {
+        Err(PyBufferError::new_err(format!(
+            "column '{}' has lists, which DLPack does not support; export the two columns of ragged()",
+            self.name()
+        )))
     }
 
     /// Device type and ID in DLPack.

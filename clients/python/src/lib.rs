@@ -41,7 +41,7 @@ mod _forebay {
     use crate::{
         batch::Batch,
         column::Column,
-        device::DeviceColumn,
+        device::{DeviceColumn, DeviceLists},
         online::Request,
         plan::Plan,
         serving::{InferenceBatch, Worker},

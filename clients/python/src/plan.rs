@@ -50,13 +50,26 @@ impl Plan {
         self.plan.batches()
     }
 
-    /// Starts to receive the batches of the rank, into the memory of the CUDA device number `cuda` if it is given.
-    #[pyo3(signature = (cuda=None))]
-    fn stream(&self, py: Python<'_>, cuda: Option<u32>) -> PyResult<Stream> {
+    /// Starts to receive the batches of the rank, into the memory of the CUDA device number `cuda` if it is given, `prefetch` batches
+    /// ahead. With `pin_memory`, into host memory that is page-locked for this device instead.
+    #[pyo3(signature = (cuda=None, prefetch=1, pin_memory=false))]
+    fn stream(
+        &self,
+        py: Python<'_>,
+        cuda: Option<u32>,
+        prefetch: usize,
+        pin_memory: bool,
+    ) -> PyResult<Stream> {
         let plan = self.plan.clone();
         let start = || match cuda {
             None => self.client.start(plan).map(Receiving::OnHost),
-            Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
+            Some(number) if pin_memory => {
+                self.client.start_pinned(plan, &Device::cuda(number)?).map(Receiving::OnHost)
+            }
+            Some(number) => {
+                let device = Device::cuda(number)?.with_prefetch(prefetch)?;
+                self.client.start_on(plan, &device).map(Receiving::OnDevice)
+            }
         };
         Stream::open(py, start, self.plan.streams())
     }

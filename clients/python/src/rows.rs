@@ -99,16 +99,30 @@ fn plain(kind: &str, shape: &[usize], bytes: &[u8]) -> Result<ArrayRef, String> 
     let data_type = data_type(kind).ok_or_else(|| format!("has type {kind}, which is not supported"))?;
     let values = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length));
     let width = data_type.primitive_width().unwrap_or(1);
-    let values = values.filter(|values| values.checked_mul(width) == Some(bytes.len()));
-    let values = values.ok_or_else(|| {
-        format!("has {} bytes, which do not match shape {shape:?} of type {kind}", bytes.len())
-    })?;
-    let array = if data_type == DataType::Boolean {
-        Arc::new(BooleanArray::from_iter(bytes.iter().map(|byte| Some(*byte != 0))))
-    } else {
-        let data = ArrayData::builder(data_type).len(values).add_buffer(Buffer::from(bytes)).build();
-        make_array(data.map_err(|error| error.to_string())?)
-    };
+    if values.and_then(|values| values.checked_mul(width)) != Some(bytes.len()) {
+        return Err(format!("has {} bytes, which do not match shape {shape:?} of type {kind}", bytes.len()));
+    }
+    if data_type == DataType::Boolean {
+        return shaped(Arc::new(BooleanArray::from_iter(bytes.iter().map(|byte| Some(*byte != 0)))), shape);
+    }
+    array_of_shape(data_type, shape, Buffer::from(bytes))
+}
+
+/// Returns plain values in row-major order as an array of `shape`, which has one or two dimensions.
+///
+/// # Errors
+/// The end of a sentence about the column.
+pub(crate) fn array_of_shape(
+    data_type: DataType,
+    shape: &[usize],
+    values: Buffer,
+) -> Result<ArrayRef, String> {
+    let data = ArrayData::builder(data_type).len(shape.iter().product()).add_buffer(values);
+    let data = data.align_buffers(true).build().map_err(|error| error.to_string())?;
+    shaped(make_array(data), shape)
+}
+
+fn shaped(array: ArrayRef, shape: &[usize]) -> Result<ArrayRef, String> {
     match shape {
         [_] => Ok(array),
         [rows, length] => matrix(array, *rows, *length),

@@ -31,6 +31,8 @@ import forebay
 from forebay.binary import binary
 
 ROWS, COLUMNS, BATCH = 2_000_000, 16, 65_536
+# Rows of the dataset with columns of all kinds, and of its batches.
+TYPED_ROWS, TYPED_BATCH = 200_000, 20_000
 TENSOR = {"x": {"columns": ["c*"], "dtype": "float32"}}
 # Cycles of a kernel that delays the work behind it, about 50 ms.
 DELAY = 80_000_000
@@ -54,6 +56,11 @@ class Machine:
 
     def on_device(self, **options: Any) -> forebay.TrainingDataset:
         return self.train(device="cuda:0", **options)
+
+    def typed(self, **options: Any) -> forebay.TrainingDataset:
+        """Returns batches with text, lists, nulls, booleans and times."""
+        columns = ["n", "text", "holes", "flag", "time", "items", "gaps"]
+        return self.client.train("types", batch_size=TYPED_BATCH, columns=columns, seed=1, **options)
 
     def assert_equal(self, found: list[Any], steps: int | None = None) -> str:
         expected = self.expected[:steps]
@@ -99,6 +106,113 @@ def second_stream(machine: Machine) -> str:
         del x, batch
     torch.cuda.synchronize()
     return machine.assert_equal([copy.cpu().numpy() for copy in copies])
+
+
+def prefetch_depth(machine: Machine) -> str:
+    """With any number of batches copied ahead, the values are those on the host, and device memory is bounded."""
+    torch = needs("torch")
+    used = []
+    for depth in (1, 4, 16):
+        torch.cuda.synchronize()
+        before, ds, copies = torch.cuda.mem_get_info()[0], machine.on_device(device_prefetch=depth), []
+        for batch in ds:
+            copies.append(batch["x"].to_torch().cpu().numpy())
+            lowest = torch.cuda.mem_get_info()[0]
+            # The batches ahead, the one in use and the one that the loop variable keeps; and buffers are rounded up.
+            bound = (depth + 3) * (batch.nbytes + (2 << 20)) + SLACK_BYTES
+            assert before - lowest < bound, f"{before - lowest} bytes with {depth} batches ahead, expected less than {bound}"
+        machine.assert_equal(copies)
+        ds.close()
+        used.append(f"{(before - lowest) / 1e6:.0f} MB for {depth}")
+    return ", ".join(used)
+
+
+def pinned_host(machine: Machine) -> str:
+    """Batches with `pin_memory` are page-locked, and copies from them that do not block are right."""
+    torch = needs("torch")
+    copies = []
+    for batch in machine.train(pin_memory=True):
+        x = batch["x"].to_torch()
+        assert x.is_pinned(), "the memory of the batch is not page-locked"
+        torch.cuda._sleep(DELAY // 10)
+        copies.append(x.to("cuda", non_blocking=True))
+        # The memory is reused after the release of the batch.
+        torch.cuda.current_stream().synchronize()
+    return machine.assert_equal([copy.cpu().numpy() for copy in copies])
+
+
+def columns_of_all_types(machine: Machine) -> str:
+    """Text, nulls, booleans, times and lists of a batch on the device are those of the host."""
+    torch = needs("torch")
+    for missing in ("nan", "mask", -1):
+        options: dict[str, Any] = {"output": "torch", "missing": missing}
+        for host, device in zip(machine.typed(**options), machine.typed(**options, device="cuda:0")):
+            assert host.keys() == device.keys(), (host.keys(), device.keys())
+            for name, expected in host.items():
+                found = device[name]
+                if not torch.is_tensor(expected):
+                    assert found == expected, f"{name} with missing={missing!r}"
+                    continue
+                assert found.device == torch.device("cuda:0"), f"{name} is on {found.device}"
+                if expected.is_nested:
+                    pairs = [(found.values(), expected.values()), (found.offsets(), expected.offsets())]
+                else:
+                    pairs = [(found, expected)]
+                for one, other in pairs:
+                    assert torch.equal(one.cpu().nan_to_num(-7), other.nan_to_num(-7)), f"{name} with missing={missing!r}"
+    return f"{TYPED_ROWS} rows"
+
+
+def ragged_lists(machine: Machine) -> str:
+    """Items and offsets of lists are views on the device, also for work that starts long after the batch was dropped."""
+    torch = needs("torch")
+    copies, expected = [], []
+    for batch in machine.typed(device="cuda:0"):
+        torch.cuda._sleep(DELAY)
+        items, offsets = batch["items"].ragged()
+        copies.append((items.to_torch().clone(), offsets.to_torch().clone()))
+        del batch, items, offsets
+    for batch in machine.typed():
+        expected.append([part.to_numpy() for part in batch["items"].ragged()])
+    for found, parts in zip(copies, expected):
+        for one, other in zip(found, parts):
+            assert np.array_equal(one.cpu().numpy(), other)
+    return f"{len(copies)} batches"
+
+
+def jax_types(machine: Machine) -> str:
+    """JAX has the columns of all types, and its arrays are on the device."""
+    jax = needs("jax")
+    if jax.default_backend() != "gpu":
+        raise Skipped("this JAX has no GPU support")
+    for host, device in zip(machine.typed(), machine.typed(device="cuda:0")):
+        for name in host.keys():
+            found, expected = device[name].to_jax(missing=0), host[name].to_numpy(missing=0)
+            if isinstance(found, jax.Array):
+                assert {each.platform for each in found.devices()} == {"gpu"}, name
+            if isinstance(expected, list):
+                same = all(np.array_equal(one, other) for one, other in zip(found, expected))
+                assert same and len(found) == len(expected), name
+            else:
+                # Without 64-bit types, JAX truncates.
+                assert np.array_equal(np.asarray(found), expected.astype(np.asarray(found).dtype)), name
+    return f"{TYPED_ROWS} rows"
+
+
+def many_released(machine: Machine) -> str:
+    """Device memory stays bounded if the memory of every batch has to be freed, because its streams are unknown."""
+    torch = needs("torch")
+    torch.cuda.synchronize()
+    before, lowest, size = torch.cuda.mem_get_info()[0], None, 0
+    for batch in machine.on_device().epochs(3):
+        # -1: the consumer names no stream, so that the memory is not used again.
+        batch["x"].__dlpack__(stream=-1)
+        size = batch.nbytes
+        free = torch.cuda.mem_get_info()[0]
+        lowest = free if lowest is None else min(lowest, free)
+    bound = (32 + 4) * (size + (2 << 20)) + SLACK_BYTES
+    assert lowest is not None and before - lowest < bound, f"{before - lowest} bytes, expected less than {bound}"
+    return f"{(before - lowest) / 1e6:.0f} MB"
 
 
 def graph_capture(machine: Machine) -> str:
@@ -244,6 +358,12 @@ CHECKS: list[Callable[[Machine], str]] = [
     values,
     late_consumer,
     second_stream,
+    prefetch_depth,
+    pinned_host,
+    columns_of_all_types,
+    ragged_lists,
+    jax_types,
+    many_released,
     graph_capture,
     held_batches,
     jax_in_a_busy_queue,
@@ -264,7 +384,19 @@ def server() -> Iterator[forebay.Client]:
         random = np.random.default_rng(0)
         columns = {f"c{number}": random.random(ROWS, np.float32) for number in range(COLUMNS)}
         pq.write_table(pa.table(columns), Path(folder, "data.parquet"))
-        command = [binary(), "serve", "--dataset", f"data={folder}/data.parquet", "--cache-dir", f"{folder}/cache"]
+        rows = range(TYPED_ROWS)
+        types = {
+            "n": rows,
+            "text": [None if row % 7 == 0 else f"row {row}" for row in rows],
+            "holes": [None if row % 3 == 0 else row for row in rows],
+            "flag": [row % 2 == 0 for row in rows],
+            "time": pa.array(rows, pa.timestamp("ms")),
+            "items": pa.array([[float(row)] * (row % 5) for row in rows], pa.list_(pa.float32())),
+            "gaps": pa.array([None if row % 4 == 0 else [row] * (row % 3) for row in rows], pa.list_(pa.int64())),
+        }
+        pq.write_table(pa.table(types), Path(folder, "types.parquet"))
+        command = [binary(), "serve", "--cache-dir", f"{folder}/cache"]
+        command += ["--dataset", f"data={folder}/data.parquet", "--dataset", f"types={folder}/types.parquet"]
         command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:

@@ -37,16 +37,20 @@ pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
+# Kinds of NumPy by the codes of DLPack.
+KINDS = {0: "i", 1: "u", 2: "f"}
+
+
 def values(driver: ctypes.CDLL, column: Any) -> np.ndarray:
-    """Returns a float column as a consumer on the default stream reads it."""
+    """Returns a column of numbers as a consumer on the default stream reads it."""
     capsule = column.__dlpack__(stream=LEGACY_DEFAULT)
     tensor = Tensor.from_address(pointer_of(capsule, b"dltensor"))
     assert (tensor.device_type, tensor.device_id) == column.__dlpack_device__() == (2, 0)
-    assert (tensor.code, tensor.lanes, tensor.strides) == (2, 1, None)
+    assert (tensor.lanes, tensor.strides) == (1, None)
     assert driver.cuStreamSynchronize(ctypes.c_void_p(LEGACY_DEFAULT)) == 0
     shape = tensor.shape[: tensor.ndim]
     count = int(np.prod(shape)) * tensor.bits // 8
-    return np.frombuffer(ctypes.string_at(tensor.data, count), f"f{tensor.bits // 8}").reshape(shape)
+    return np.frombuffer(ctypes.string_at(tensor.data, count), f"{KINDS[tensor.code]}{tensor.bits // 8}").reshape(shape)
 
 
 def main(url: str, library: str) -> None:

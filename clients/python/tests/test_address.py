@@ -11,6 +11,8 @@ import pytest
 import forebay
 from forebay.address import free_port, host_port, split
 
+pytestmark = pytest.mark.once
+
 HOSTS = ["10.0.0.1", "node-7.cluster", "::1", "fd00::12"]
 
 

@@ -22,6 +22,8 @@ from server import Pool, Server, until
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 USERS = 5000
 LIMIT_S = 60
 

@@ -240,3 +240,19 @@ def test_results_of_map_are_tensors_and_go_through_a_loader(client: forebay.Clie
     with pytest.raises(RuntimeError, match="num_workers must be 0: use the argument workers of map"):
         next(iter(loader(results, 1)))
     results.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda"}, "num_workers must be 0 with a CUDA device"),
+        ({"pin_memory": True}, "num_workers must be 0 with pin_memory; use the argument pin_memory of the DataLoader"),
+    ],
+    ids=("device", "pin_memory"),
+)
+def test_memory_of_a_device_in_the_workers_of_a_loader_is_an_error(
+    client: forebay.Client, options: dict[str, object], message: str
+) -> None:
+    ds = client.train("flights", batch_size=100_000, columns=["delay"], output="torch", **options)
+    with pytest.raises(RuntimeError, match=message):
+        next(iter(loader(ds, 1)))

@@ -43,7 +43,8 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
     for block in blocks(PAGE):
         code = block.replace("grpc://127.0.0.1:8815", flights_server.location)
         code = compile(code, str(PAGE), "exec")
-        if 'device="cuda"' in block and ctypes.util.find_library("cuda") is None:
+        needs_gpu = 'device="cuda"' in block or "pin_memory=True" in block
+        if needs_gpu and ctypes.util.find_library("cuda") is None:
             with pytest.raises(forebay.errors.DeviceError, match="has no\\s+NVIDIA driver"):
                 exec(code, names)
         else:

@@ -15,6 +15,8 @@ from digests import digest
 from forebay import errors
 from server import Pool, until
 
+pytestmark = pytest.mark.once
+
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
 

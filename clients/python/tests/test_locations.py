@@ -15,6 +15,8 @@ from digests import digest
 from forebay import errors
 from server import Pool, Server, until
 
+pytestmark = pytest.mark.once
+
 SERVERS = 3
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 

@@ -22,7 +22,10 @@ import forebay
 import server as servers
 from server import Pool, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tests find the server with SO_PEERCRED")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform != "linux", reason="the tests find the server with SO_PEERCRED"),
+]
 
 TIMEOUT_S = 240
 PAGE = servers.ROOT / "docs" / "how-to" / "open.md"

@@ -15,6 +15,8 @@ from server import Pool
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 ROWS, FILES, GLOBAL_BATCH = 3000, 30, 64
 
 

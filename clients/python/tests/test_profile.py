@@ -13,6 +13,8 @@ import pytest
 import forebay
 from server import Server
 
+pytestmark = pytest.mark.once
+
 
 class Clock:
     """A clock that only `sleep` advances."""

@@ -20,6 +20,8 @@ from server import Pool, Server
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 PAGE = (servers.ROOT / "docs" / "how-to" / "batch-queues.md").read_text()
 USERS, ITEMS = 1000, 2000
 

@@ -11,6 +11,8 @@ import pytest
 import forebay
 from server import Pool
 
+pytestmark = pytest.mark.once
+
 BATCH = 50_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 from pathlib import Path
 
@@ -46,41 +47,42 @@ def test_a_column_of_lists_is_a_jagged_nested_tensor(pool: Pool, tmp_path: Path)
     assert batch["items"].is_nested and batch["items"].layout == torch.jagged
 
 
-def test_ranks_agree_through_the_store_of_torch_distributed(client: forebay.Client, flights_server) -> None:
+@pytest.mark.timeout(900)
+def test_ranks_agree_through_the_store_of_torch_distributed(flights_server) -> None:
     context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    ranks = [
-        context.Process(target=one_rank, args=(flights_server.location, rank, seeds, port, queue))
-        for seeds, port in (((1, 1), free_port()), ((1, 2), free_port()))
-        for rank in (0, 1)
-    ]
-    for rank in ranks:
-        rank.start()
-    found = sorted(queue.get(timeout=100) for _ in ranks)
-    for rank in ranks:
-        rank.join(60)
-    assert [what for _, what in found] == ["read", "read", "disagreed", "disagreed"], found
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
+    for seeds, expected in (((1, 1), ["read", "read"]), ((1, 2), ["disagreed", "disagreed"])):
+        # The store chooses a free port itself. It is ready before the ranks start.
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        queue = context.Queue()
+        ranks = [
+            context.Process(target=one_rank, args=(flights_server.location, rank, seeds, store.port, queue)) for rank in (0, 1)
+        ]
+        for rank in ranks:
+            rank.start()
+        # However long the processes take, each of them ends. One that fails ends the other one.
+        multiprocessing.connection.wait([rank.sentinel for rank in ranks])
+        for rank in ranks:
+            if any(other.exitcode for other in ranks):
+                rank.terminate()
+            rank.join()
+        assert [rank.exitcode for rank in ranks] == [0, 0]
+        assert [queue.get() for _ in ranks] == expected
 
 
 def one_rank(url: str, rank: int, seeds: tuple[int, int], port: int, queue: multiprocessing.Queue) -> None:
     import torch.distributed
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
-    torch.distributed.init_process_group("gloo")
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     ds = dataset(forebay.connect(url), seed=seeds[rank])
     try:
         next(iter(ds))
         what = "read"
     except forebay.errors.RankMismatchError:
         what = "disagreed"
-    queue.put((seeds[1], what))
+    queue.put(what)
+    # The process ends after the queue has sent this.
     torch.distributed.barrier()
 
 

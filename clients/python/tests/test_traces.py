@@ -13,6 +13,8 @@ import forebay
 from forebay.errors import RequestError
 from server import Pool, Server
 
+pytestmark = pytest.mark.once
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 

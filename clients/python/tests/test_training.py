@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -384,26 +385,31 @@ def test_other_python_threads_run_while_an_iterator_waits(pool: Pool, flights: P
     server = pool.start({"flights": flights})
     ds = dataset(forebay.connect(server.location, prefetch_batches=1))
     loop = iter(ds)
-    next(loop)
+    received = [next(loop).step]
     server.process.send_signal(signal.SIGSTOP)
-    counted = 0
-    done = threading.Event()
-
-    def take() -> None:
-        for _ in loop:
-            pass
-        done.set()
-
-    waiting = threading.Thread(target=take)
+    waiting = threading.Thread(target=lambda: received.extend(batch.step for batch in loop))
     waiting.start()
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        counted += 1
+    # The thread receives what the server has sent before, and then waits. If it held the lock of the interpreter while it waits, this
+    # loop would not end, and the server would not continue.
+    looks, before = 0, 0
+    while looks < 100:
+        is_still_awaited = is_awaited(ds._stream) and len(received) == before
+        looks, before = looks + 1 if is_still_awaited else 0, len(received)
         time.sleep(0.001)
-    assert counted > 200 and not done.is_set()
+    assert waiting.is_alive() and len(received) < len(ds)
     server.process.send_signal(signal.SIGCONT)
-    waiting.join(60)
-    assert done.is_set()
+    waiting.join()
+    assert received == list(range(len(ds)))
+
+
+def is_awaited(stream: Any) -> bool:
+    """Returns true if a thread waits for the next batch of a native stream, which does not tell its position then."""
+    try:
+        stream.cursor
+    except RuntimeError as error:
+        assert "another thread is waiting" in str(error)
+        return True
+    return False
 
 
 def test_ctrl_c_ends_a_wait(pool: Pool, flights: Path) -> None:

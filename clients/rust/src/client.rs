@@ -108,7 +108,19 @@ impl Client {
         Ok(Training::start(&self.servers, plan))
     }
 
-    /// Receives the batches of a plan into the memory of `device`. One batch is copied ahead.
+    /// Receives the batches of a plan into host memory that is page-locked for `device`, for a consumer that copies them itself. A
+    /// copy that does not block reads the memory later: keep the batch until the copy has completed. If the memory can't be
+    /// page-locked, a warning is logged once.
+    ///
+    /// # Errors
+    /// The errors of [`start`](Self::start).
+    pub fn start_pinned(&self, plan: Plan, device: &Device) -> Result<Training, Error> {
+        require_rank(&plan)?;
+        Ok(Training::start_pinned(&self.servers, plan, device))
+    }
+
+    /// Receives the batches of a plan into the memory of `device`. One batch is copied ahead, or as many as
+    /// [`Device::with_prefetch`] says.
     ///
     /// # Errors
     /// The errors of [`start`](Self::start); [`Error::Device`] if the device cannot create a stream.

@@ -7,8 +7,9 @@
 //!                     during work on the previous batch            consumer's streams have completed
 //! ```
 //!
-//! One batch is copied ahead. The copy and the batch in use alternate between two buffers. Each further batch that the consumer
-//! keeps occupies another buffer. No host thread waits for a copy: streams of the device wait for each other's events.
+//! One batch is copied ahead, or as many as [`Device::with_prefetch`] says. The copies and the batch in use share one buffer more
+//! than that. Each further batch that the consumer keeps occupies another buffer. No host thread waits for a copy: streams of
+//! the device wait for each other's events.
 
 #![allow(unsafe_code)] // Device streams are raw pointers, and all driver functions are unsafe.
 
@@ -21,6 +22,7 @@ use crate::{
 
 mod backend;
 mod batch;
+mod column;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
@@ -31,16 +33,20 @@ pub(crate) use backend::Copier;
 pub use batch::DeviceBatch;
 pub use place::Place;
 
+/// Maximum number of batches that are copied ahead.
+const MAX_PREFETCH: usize = 64;
+
 /// A device that receives batches. Cheap to clone.
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
+    prefetch: usize,
 }
 
 impl Device {
     /// Returns the host: batches stay in the memory that they were received into.
     pub fn host() -> Self {
-        Self { backend: Arc::new(host::Host) }
+        Self::new(Arc::new(host::Host))
     }
 
     /// Opens the CUDA device with this number, counted from 0. Retains the primary context of the device, which is shared with
@@ -50,9 +56,32 @@ impl Device {
     /// [`Error::Device`] if the driver or the device does not exist, or the crate was built without the feature `cuda`.
     pub fn cuda(number: u32) -> Result<Self, Error> {
         #[cfg(feature = "cuda")]
-        return Ok(Self { backend: Arc::new(cuda::Cuda::open(number)?) });
+        return Ok(Self::new(Arc::new(cuda::Cuda::open(number)?)));
         #[cfg(not(feature = "cuda"))]
         return Err(Error::Device(format!("no CUDA device {number}: built without the feature 'cuda'")));
+    }
+
+    fn new(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, prefetch: 1 }
+    }
+
+    /// Sets the number of batches that are copied ahead of the consumer, 1 to 64. The default is 1. The batches of a training occupy
+    /// device memory for one batch more, and for those that the consumer keeps.
+    ///
+    /// # Errors
+    /// [`Error::Request`] for another number.
+    pub fn with_prefetch(self, batches: usize) -> Result<Self, Error> {
+        if !(1..=MAX_PREFETCH).contains(&batches) {
+            return Err(Error::Request(format!(
+                "the number of batches that are copied ahead is {batches}, expected 1 to {MAX_PREFETCH}"
+            )));
+        }
+        Ok(Self { prefetch: batches, ..self })
+    }
+
+    /// Returns the number of batches that are copied ahead.
+    pub(crate) fn prefetch(&self) -> usize {
+        self.prefetch
     }
 
     /// Returns the kind and number of the device.
@@ -61,7 +90,7 @@ impl Device {
     }
 
     pub(crate) fn copier(&self) -> Result<Box<dyn Copier>, Error> {
-        self.backend.copier()
+        self.backend.copier(self.prefetch)
     }
 }
 

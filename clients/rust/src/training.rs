@@ -108,6 +108,13 @@ impl Training {
         let slabs = Slabs::new(servers.config().idle_slab_bytes);
         Self::new(Lanes::receive(&job, &slabs), job)
     }
+
+    /// Starts to receive the batches of `plan` into host memory that is page-locked for `device`.
+    pub(crate) fn start_pinned(servers: &Servers, plan: Plan, device: &Device) -> Self {
+        let job = Job::new(servers, plan);
+        let slabs = Slabs::pinned(servers.config().idle_slab_bytes, Arc::new(device.clone()));
+        Self::new(Lanes::receive(&job, &slabs), job)
+    }
 }
 
 impl Training<DeviceBatch> {
@@ -116,8 +123,12 @@ impl Training<DeviceBatch> {
         let job = Job::new(servers, plan);
         let slabs = Slabs::pinned(servers.config().idle_slab_bytes, Arc::new(device.clone()));
         let received = Lanes::receive(&job, &slabs);
-        // One prefetched batch and the one in use alternate between two buffers.
-        let config = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
+        // The depth is that of the device. The limit of bytes is for the host memory of the lanes.
+        let config = Config {
+            prefetch_batches: device.prefetch() as u64,
+            prefetch_bytes: u64::MAX,
+            ..(**servers.config()).clone()
+        };
         let uploads = Uploads::new(received, device)?;
         let lanes = Lanes::single(uploads, &job.plan, &config);
         Ok(Self::new(lanes, job))

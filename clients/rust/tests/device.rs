@@ -8,7 +8,7 @@ mod common;
 
 use std::{
     collections::HashSet,
-    ffi::{c_long, c_void},
+    ffi::{c_int, c_long, c_void},
     process::Command,
     time::Duration,
 };
@@ -35,6 +35,8 @@ trait Consumer {
 }
 
 const TAKEN: [&str; 2] = ["x", "l_orderkey"];
+/// Values of `l_shipmode`.
+const MODES: [&str; 7] = ["REG AIR", "AIR", "RAIL", "SHIP", "TRUCK", "MAIL", "FOB"];
 
 struct OnHost(Vec<Vec<u8>>);
 
@@ -153,7 +155,8 @@ async fn verify_guarantees(mut consumer: impl Consumer) {
     let lanes = |lanes| Train { lanes: Some(lanes), ..request() };
 
     // Batches have the same values as on the host, in order, and are overwritten only after the consumer's stream has read them.
-    for count in [1, 3] {
+    for (count, prefetch) in [(1, 1), (3, 1), (2, 4)] {
+        let device = device.clone().with_prefetch(prefetch).unwrap();
         let mut training = start(&server, &device, &lanes(count)).await;
         let mut addresses = HashSet::new();
         while let Some(batch) = training.next().await {
@@ -166,7 +169,7 @@ async fn verify_guarantees(mut consumer: impl Consumer) {
         let stats = training.stats();
         assert_eq!((stats.batches * 2, stats.rows), (expected.len() as u64, training.plan().summary.rows));
         if device.place() != Place::Host {
-            assert!(addresses.len() <= 3, "{} buffers for one batch in use", addresses.len());
+            assert!(addresses.len() <= prefetch + 2, "{} buffers for one batch in use", addresses.len());
         }
     }
 
@@ -197,12 +200,17 @@ async fn verify_guarantees(mut consumer: impl Consumer) {
         assert!(batch.read("x").unwrap() == expected[0]);
     }
 
-    // A column that is not an array of plain values is an error. The other columns are available.
+    // A column that is not an array of plain values is in host memory. The other columns are on the device.
     let batch = training.next().await.unwrap().unwrap();
     assert_eq!(batch.names().collect::<Vec<_>>(), ["l_orderkey", "l_shipmode", "x"]);
     assert_eq!(batch.tensor("x").unwrap().shape, [1000, 3]);
     let error = batch.tensor("l_shipmode").unwrap_err().to_string();
     assert!(error.contains("'l_shipmode' is of type Utf8"), "{error}");
+    let shipmode = batch.on_host("l_shipmode").unwrap().unwrap();
+    assert!(shipmode.as_string::<i32>().iter().all(|mode| MODES.contains(&mode.unwrap())));
+    assert!(batch.on_host("x").unwrap().is_none() && batch.on_host("l_orderkey").unwrap().is_none());
+    let error = batch.lists("x").unwrap_err().to_string();
+    assert!(error.contains("'x' has one value per row, expected lists"), "{error}");
     let error = batch.tensor("y").unwrap_err().to_string();
     assert!(error.contains("no column 'y', expected one of l_orderkey, l_shipmode, x"), "{error}");
 
@@ -264,17 +272,192 @@ fn a_capture_of_a_graph_is_refused_by_name_and_not_disturbed() {
 }
 
 #[test]
+fn batches_are_copied_ahead_as_far_as_requested_with_a_slow_driver() {
+    with_mock_driver("batches_are_copied_ahead_as_far_as_requested");
+}
+
+#[test]
+fn released_memory_is_bounded_with_a_slow_driver() {
+    with_mock_driver("released_memory_is_bounded");
+}
+
+#[test]
+fn released_memory_is_bounded_during_a_capture_with_a_slow_driver() {
+    with_mock_driver("released_memory_is_bounded_during_a_capture");
+}
+
+#[test]
+fn pinned_batches_are_in_page_locked_memory_with_a_slow_driver() {
+    with_mock_driver("pinned_batches_are_in_page_locked_memory");
+}
+
+/// Functions of the mock driver for the tests.
+struct Mock {
+    capture: extern "C" fn(*mut c_void),
+    allocations: extern "C" fn() -> c_long,
+    peak_allocations: extern "C" fn() -> c_long,
+    hold_freeing: extern "C" fn(c_int),
+    is_pinned: extern "C" fn(*const c_void, usize) -> c_int,
+    _library: libloading::Library,
+}
+
+impl Mock {
+    /// Returns `None` in a process that does not use the mock driver.
+    fn load() -> Option<Self> {
+        let Some(path) = std::env::var_os(MOCK) else {
+            println!("skipped: requires the mock driver");
+            return None;
+        };
+        // SAFETY: the mock driver is loaded already, and its functions have these types.
+        unsafe {
+            let library = libloading::Library::new(path).unwrap();
+            Some(Self {
+                capture: *library.get(b"driver_capture").unwrap(),
+                allocations: *library.get(b"driver_allocations").unwrap(),
+                peak_allocations: *library.get(b"driver_peak_allocations").unwrap(),
+                hold_freeing: *library.get(b"driver_hold_freeing").unwrap(),
+                is_pinned: *library.get(b"driver_is_pinned").unwrap(),
+                _library: library,
+            })
+        }
+    }
+
+    /// Waits until the number of allocations is `expected`.
+    async fn wait_for_allocations(&self, expected: impl Fn(c_long) -> bool) {
+        while !expected((self.allocations)()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Number of buffers that may wait to be freed when another one is allocated, as in `device/cuda/retire.rs`.
+const MAX_WAITING: c_long = 32;
+
+#[test]
+fn batches_are_copied_ahead_as_far_as_requested() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let device = Device::cuda(0).unwrap();
+        for refused in [0, 65] {
+            let error = device.clone().with_prefetch(refused).unwrap_err().to_string();
+            assert!(error.contains(&format!("is {refused}, expected 1 to 64")), "{error}");
+        }
+        // No batch is requested. Each copy has a buffer of its own.
+        let mut training = start(&server, &device.with_prefetch(5).unwrap(), &request()).await;
+        mock.wait_for_allocations(|allocations| allocations == 5).await;
+        let kept = training.next().await.unwrap().unwrap();
+        mock.wait_for_allocations(|allocations| allocations == 6).await;
+        let mut count = 1;
+        while let Some(batch) = training.next().await {
+            batch.unwrap().ready_unordered().unwrap();
+            count += 1;
+        }
+        assert_eq!(count, training.plan().batches());
+        drop((kept, training));
+    });
+}
+
+#[test]
+fn released_memory_is_bounded() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let train = Train { epochs: Some(3), ..request() };
+        let mut training = start(&server, &Device::cuda(0).unwrap(), &train).await;
+        let batches = training.plan().batches();
+        assert!(batches as c_long > 3 * MAX_WAITING);
+        (mock.hold_freeing)(1);
+        let reader = tokio::spawn(async move {
+            let mut count = 0;
+            while let Some(batch) = training.next().await {
+                // The memory of such a batch is not used again.
+                batch.unwrap().ready_unordered().unwrap();
+                count += 1;
+            }
+            count
+        });
+        mock.wait_for_allocations(|allocations| allocations >= MAX_WAITING).await;
+        (mock.hold_freeing)(0);
+        assert_eq!(reader.await.unwrap(), batches);
+        // The batch in use, and one that was copied before the last one was released.
+        let peak = (mock.peak_allocations)();
+        assert!(peak <= MAX_WAITING + 2, "{peak} allocations");
+        mock.wait_for_allocations(|allocations| allocations == 0).await;
+    });
+}
+
+#[test]
+fn released_memory_is_bounded_during_a_capture() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let consumer = OnCuda::new().unwrap();
+        let train = Train { epochs: Some(3), ..request() };
+        let mut training = start(&server, &consumer.device(), &train).await;
+        (mock.capture)(consumer.stream as *mut c_void);
+        let mut released = 0;
+        let error = loop {
+            match training.next().await.expect("the capture prevents the end of the training") {
+                Ok(batch) => {
+                    batch.ready_unordered().unwrap();
+                    released += 1;
+                }
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("batches were released while a stream captures a graph"), "{error}");
+        assert!((MAX_WAITING..=MAX_WAITING + 2).contains(&released), "{released}");
+        drop(training);
+        (mock.capture)(std::ptr::null_mut());
+        mock.wait_for_allocations(|allocations| allocations == 0).await;
+    });
+}
+
+#[test]
+fn pinned_batches_are_in_page_locked_memory() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let device = Device::cuda(0).unwrap();
+        let client = Client::new([server.grpc().url()], Config::default()).unwrap();
+        let plan = client.plan(&request()).await.unwrap();
+        let trainings = [
+            (client.start(plan.clone()).unwrap(), 0),
+            (client.start_pinned(plan.clone(), &Device::host()).unwrap(), 0),
+            (client.start_pinned(plan, &device).unwrap(), 1),
+        ];
+        for (mut training, is_pinned) in trainings {
+            let mut kept = Vec::new();
+            while let Some(batch) = training.next().await {
+                let batch = batch.unwrap();
+                let body = batch.body();
+                assert_eq!((mock.is_pinned)(body.as_ptr().cast(), body.len()), is_pinned);
+                if kept.len() < 3 {
+                    kept.push(batch);
+                }
+            }
+            let stats = training.stats();
+            assert_eq!(stats.batches, training.plan().batches());
+            drop(training);
+            // Kept batches stay page-locked after the training is dropped.
+            for batch in kept {
+                let body = batch.body();
+                assert_eq!((mock.is_pinned)(body.as_ptr().cast(), body.len()), is_pinned);
+            }
+        }
+        // The mock driver verifies that nothing is page-locked when its last user is dropped.
+        drop(device);
+    });
+}
+
+#[test]
 fn a_stream_captures_a_graph() {
-    let Some(mock) = std::env::var_os(MOCK) else {
-        return println!("skipped: only the mock driver says which calls disturb a capture");
-    };
-    // SAFETY: the mock driver is loaded already, and its functions have these types.
-    let (_library, capture, allocations) = unsafe {
-        let library = libloading::Library::new(mock).unwrap();
-        let capture = *library.get::<extern "C" fn(*mut c_void)>("driver_capture").unwrap();
-        let allocations = *library.get::<extern "C" fn() -> c_long>("driver_allocations").unwrap();
-        (library, capture, allocations)
-    };
+    let Some(mock) = Mock::load() else { return };
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let folder = TempDir::new().unwrap();
         let server = server(folder.path(), "cache").await;
@@ -283,7 +466,7 @@ fn a_stream_captures_a_graph() {
         let mut training = start(&server, &consumer.device(), &request()).await;
         let first = training.next().await.unwrap().unwrap();
         consumer.take(&first);
-        capture(consumer.stream as *mut c_void);
+        (mock.capture)(consumer.stream as *mut c_void);
         let second = training.next().await.unwrap().unwrap();
         // SAFETY: the stream outlives the batch.
         let refused = unsafe { second.ready_on(consumer.stream as *mut c_void) }.unwrap_err().to_string();
@@ -296,11 +479,9 @@ fn a_stream_captures_a_graph() {
             drop(batch);
         }
         drop((second, training));
-        assert!(allocations() > 0, "the memory of the first batch");
-        capture(std::ptr::null_mut());
-        while allocations() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        assert!((mock.allocations)() > 0, "the memory of the first batch");
+        (mock.capture)(std::ptr::null_mut());
+        mock.wait_for_allocations(|allocations| allocations == 0).await;
         assert!(consumer.taken() == expected[..2]);
     });
 }

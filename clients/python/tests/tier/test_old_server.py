@@ -15,7 +15,7 @@ from tier import FAST, JOB, MEMBERSHIP, UNBUFFERED, WORLD, free_port, global_bat
 # Path of the binary of a version without members and partitions.
 OLD = os.environ.get("FOREBAY_OLD_BIN")
 
-pytestmark = pytest.mark.skipif(OLD is None, reason="FOREBAY_OLD_BIN is not set")
+pytestmark = [pytest.mark.once, pytest.mark.skipif(OLD is None, reason="FOREBAY_OLD_BIN is not set")]
 
 
 @pytest.fixture

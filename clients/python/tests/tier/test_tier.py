@@ -14,6 +14,8 @@ import forebay
 from server import Pool
 from tier import BLOCK_ROWS, FAST, JOB, PARTITIONS, ROWS, WORLD, Tier, counter, global_batches, read, read_ranks, tensor_bytes
 
+pytestmark = pytest.mark.once
+
 # The number of ranks that are compared with one. `make nightly` runs 256.
 MANY_RANKS = int(os.environ.get("FOREBAY_TIER_RANKS", "32"))
 # The number of blocks of the dataset with many. `make nightly` reads 10,000.

@@ -13,6 +13,8 @@ import pytest
 from server import Pool, Server, until
 from tier import FAST, JOB, MEMBERSHIP, ROWS, SEEDS, UNBUFFERED, WORLD, Proxy, Tier, counter, global_batches, read, read_ranks, tensor_bytes, view
 
+pytestmark = pytest.mark.once
+
 # The settings of servers that keep all decoded columns on disk.
 KEEP_ALL = '[loader]\ndisk_writes = "always"\n'
 # The steps of an epoch of JOB.

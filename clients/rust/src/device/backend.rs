@@ -12,8 +12,8 @@ pub(crate) trait Backend: PinMemory {
     /// Returns the kind and number of the device.
     fn place(&self) -> Place;
 
-    /// Creates a copier for one training.
-    fn copier(&self) -> Result<Box<dyn Copier>, Error>;
+    /// Creates a copier for one training, which copies `prefetch` batches ahead of the consumer.
+    fn copier(&self, prefetch: usize) -> Result<Box<dyn Copier>, Error>;
 }
 
 /// Copies batches to a device, in order.

@@ -2,13 +2,21 @@
 
 use std::{ffi::c_void, fmt, sync::Arc};
 
-use arrow_schema::FieldRef;
+use arrow_array::ArrayRef;
+use arrow_schema::DataType;
 use forebay_proto::v1::BatchMetadata;
 
-use super::{backend::Memory, place::Place};
-use crate::{Batch, Error, Tensor, values};
+use super::{
+    backend::Memory,
+    column::{Column, Copied, OnDevice},
+    place::Place,
+};
+use crate::{Batch, Error, Tensor};
 
 /// A batch in device memory. Work on it must be ordered after its copy; see [`ready_on`](Self::ready_on). Cheap to clone.
+///
+/// Columns that are not numbers or lists of numbers, or that have nulls, are also in host memory; see [`on_host`](Self::on_host). A
+/// batch with such a column keeps the host memory that it was received into.
 #[derive(Clone)]
 pub struct DeviceBatch {
     /// Position of the batch in its training.
@@ -16,7 +24,7 @@ pub struct DeviceBatch {
     place: Place,
     rows: u64,
     bytes: u64,
-    columns: Vec<(String, Result<Tensor, String>)>,
+    columns: Arc<[Column]>,
     memory: Arc<dyn Memory>,
 }
 
@@ -24,21 +32,10 @@ impl DeviceBatch {
     /// Creates the batch whose body was copied from `batch` to `memory` of the device `place`.
     pub(crate) fn new(place: Place, batch: &Batch, memory: Arc<dyn Memory>) -> Result<Self, Error> {
         let (from, len) = (batch.body().as_ptr() as u64, batch.body().len() as u64);
+        let copied = Copied { host: from..from + len, device: memory.address() };
         let arrow = batch.record_batch()?;
-        let on_device = |field: &FieldRef, column| {
-            let mut tensor = Tensor::of(field.name(), values(field, column))?;
-            // Arrow copies misaligned buffers, so that their addresses are outside the body.
-            let offset = tensor.address.wrapping_sub(from);
-            let inside = offset.saturating_add(tensor.len_bytes() as u64) <= len;
-            if !inside && tensor.len_bytes() > 0 {
-                return Err("was received misaligned".to_owned());
-            }
-            tensor.address = memory.address().wrapping_add(offset);
-            Ok(tensor)
-        };
         let fields = arrow.schema_ref().fields().iter().zip(arrow.columns());
-        let columns = fields.map(|(field, column)| (field.name().clone(), on_device(field, column)));
-        let columns = columns.collect();
+        let columns = fields.map(|(field, column)| Column::new(field, column, &copied)).collect();
         Ok(Self { metadata: batch.metadata.clone(), place, rows: batch.rows(), bytes: len, columns, memory })
     }
 
@@ -57,9 +54,9 @@ impl DeviceBatch {
         self.place
     }
 
-    /// Iterates over the names of all columns and tensors in schema order, including those without a [`Tensor`].
+    /// Iterates over the names of all columns and tensors in schema order, including those that are only in host memory.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.columns.iter().map(|(name, _)| name.as_str())
+        self.columns.iter().map(|column| column.name.as_str())
     }
 
     /// Returns a column or tensor in device memory. The memory is valid while this batch or a clone of it exists.
@@ -67,11 +64,56 @@ impl DeviceBatch {
     /// # Errors
     /// [`Error::Request`] if the batch has no column of this name, or the column is not an array of plain values.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
-        let found = self.columns.iter().find(|(found, _)| found == name);
-        let (_, tensor) = found.ok_or_else(|| Error::no_column(name, self.names()))?;
-        tensor.as_ref().map_err(|reason| {
-            Error::Request(format!("column '{name}' {reason}; it is not available on the device"))
-        })
+        match &self.column(name)?.on_device {
+            Ok(OnDevice::Values(tensor)) => Ok(tensor),
+            Ok(OnDevice::Lists { .. }) => {
+                Err(not_on_device(name, "has lists, which are no array of plain values"))
+            }
+            Err(reason) => Err(not_on_device(name, reason)),
+        }
+    }
+
+    /// Returns the items and the offsets of a column of lists in device memory. Row i has the items from `offsets[i]` to before
+    /// `offsets[i + 1]`. The memory is valid while this batch or a clone of it exists.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the batch has no column of this name, or the column has no lists of plain values, or nulls.
+    pub fn lists(&self, name: &str) -> Result<(&Tensor, &Tensor), Error> {
+        match &self.column(name)?.on_device {
+            Ok(OnDevice::Lists { items, offsets }) => Ok((items, offsets)),
+            Ok(OnDevice::Values(_)) => Err(not_on_device(name, "has one value per row, expected lists")),
+            Err(reason) => Err(not_on_device(name, reason)),
+        }
+    }
+
+    /// Returns a column or tensor in host memory: the values as of [`Batch::column`]. `None` for numbers and lists of numbers without
+    /// nulls, which are only on the device.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the batch has no column of this name.
+    pub fn on_host(&self, name: &str) -> Result<Option<&ArrayRef>, Error> {
+        Ok(self.column(name)?.on_host.as_ref())
+    }
+
+    /// Returns the type of a column or tensor: of the values as of [`Batch::column`].
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the batch has no column of this name.
+    pub fn data_type(&self, name: &str) -> Result<&DataType, Error> {
+        Ok(&self.column(name)?.data_type)
+    }
+
+    /// Returns true if the column of any batch of the training may have nulls.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the batch has no column of this name.
+    pub fn is_nullable(&self, name: &str) -> Result<bool, Error> {
+        Ok(self.column(name)?.is_nullable)
+    }
+
+    fn column(&self, name: &str) -> Result<&Column, Error> {
+        let found = self.columns.iter().find(|column| column.name == name);
+        found.ok_or_else(|| Error::no_column(name, self.names()))
     }
 
     /// Makes `stream` wait for the copy of the batch, without blocking the host. The memory is not overwritten before the work
@@ -102,8 +144,22 @@ impl DeviceBatch {
     /// # Errors
     /// The errors of [`tensor`](Self::tensor); [`Error::Device`] with the driver's message.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, Error> {
-        let tensor = self.tensor(name)?;
-        self.memory.read(tensor.address, tensor.len_bytes())
+        self.read_tensor(self.tensor(name)?)
+    }
+
+    /// Copies the values of a column, or the items or offsets of lists, to the host. `tensor` must be of this batch.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the driver's message.
+    ///
+    /// # Panics
+    /// If `tensor` is not within the memory of this batch.
+    pub fn read_tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, Error> {
+        let (begin, len) = (self.memory.address(), tensor.len_bytes());
+        let offset = tensor.address.wrapping_sub(begin);
+        let is_inside = offset.saturating_add(len as u64) <= self.bytes;
+        assert!(len == 0 || is_inside, "tensor '{}' is not of this batch", tensor.name);
+        self.memory.read(tensor.address, len)
     }
 }
 
@@ -116,4 +172,8 @@ impl fmt::Debug for DeviceBatch {
             .field("columns", &names)
             .finish_non_exhaustive()
     }
+}
+
+fn not_on_device(name: &str, reason: &str) -> Error {
+    Error::Request(format!("column '{name}' {reason}; it is not available on the device"))
 }

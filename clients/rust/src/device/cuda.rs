@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     ffi::c_void,
-    sync::{Arc, Once, mpsc::Sender},
+    sync::{Arc, Once},
 };
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use crate::{
 };
 use context::{Context, message};
 use memory::{Buffer, Event};
-use retire::Retired;
+use retire::{Retired, Retirement};
 
 mod context;
 mod memory;
@@ -29,8 +29,6 @@ mod retire;
 
 /// Maximum number of copies in flight. Each keeps its body in host memory.
 const MAX_COPIES: usize = 2;
-/// Maximum number of unused buffers that are kept for the next batches.
-const MAX_IDLE_BUFFERS: usize = 2;
 /// Granularity of buffer lengths, so that batches of similar size share buffers. The driver does not allocate less.
 const GRAIN_BYTES: usize = 2 << 20;
 
@@ -66,13 +64,18 @@ impl Backend for Cuda {
         Place::Cuda(self.context.number)
     }
 
-    fn copier(&self) -> Result<Box<dyn Copier>, Error> {
+    fn copier(&self, prefetch: usize) -> Result<Box<dyn Copier>, Error> {
         let _entered = self.context.enter()?;
         // A non-blocking stream is not ordered with the default stream, on which the consumer may compute.
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.context.check("cuStreamCreate", result::stream::create(kind))?;
-        let retired = retire::start()?;
-        let buffers = Buffers { context: Arc::clone(&self.context), idle: Mutex::default(), retired };
+        let buffers = Buffers {
+            context: Arc::clone(&self.context),
+            idle: Mutex::default(),
+            // For the copies ahead, and the batch in use.
+            max_idle: prefetch + 1,
+            retirement: Retirement::start()?,
+        };
         Ok(Box::new(Copies {
             stream: Stream(stream),
             in_flight: VecDeque::new(),
@@ -85,8 +88,10 @@ impl PinMemory for Cuda {
     fn pin(&self, memory: &mut [u8]) -> Option<Pin> {
         let address = memory.as_mut_ptr();
         let registered = self.context.enter().and_then(|_entered| {
+            // A consumer may copy to any device.
+            let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
             // SAFETY: the owner of the memory keeps it mapped until the pin is dropped.
-            let done = unsafe { sys::cuMemHostRegister_v2(address.cast(), memory.len(), 0) };
+            let done = unsafe { sys::cuMemHostRegister_v2(address.cast(), memory.len(), flags) };
             self.context.check("cuMemHostRegister", done.result())
         });
         match registered {
@@ -127,8 +132,10 @@ impl Drop for Pinned {
 struct Buffers {
     context: Arc<Context>,
     idle: Mutex<Vec<Buffer>>,
+    /// Maximum number of unused buffers that are kept for the next batches.
+    max_idle: usize,
     /// Takes buffers that are no longer needed, because freeing them blocks.
-    retired: Sender<Retired>,
+    retirement: Retirement,
 }
 
 impl Buffers {
@@ -138,6 +145,7 @@ impl Buffers {
             return Ok(idle.remove(found));
         }
         drop(idle);
+        self.retirement.wait_for_room(self.context.number)?;
         let len = len.max(1).next_multiple_of(GRAIN_BYTES);
         // SAFETY: the context is current, and the drop of `Buffer` frees the memory.
         let address = self.context.check("cuMemAlloc", unsafe { result::malloc_sync(len) })?;
@@ -148,23 +156,18 @@ impl Buffers {
         let mut idle = self.idle.lock();
         idle.push(buffer);
         // The oldest buffer is freed, because it may be too short for current batches.
-        let surplus = (idle.len() > MAX_IDLE_BUFFERS).then(|| idle.remove(0));
+        let surplus = (idle.len() > self.max_idle).then(|| idle.remove(0));
         drop(idle);
         if let Some(buffer) = surplus {
-            self.retire(Retired { buffer, is_in_use: false, capturing: Vec::new() });
+            self.retirement.push(Retired { buffer, is_in_use: false, capturing: Vec::new() });
         }
-    }
-
-    fn retire(&self, retired: Retired) {
-        // The thread ends after the last sender is dropped.
-        let _ = self.retired.send(retired);
     }
 }
 
 impl Drop for Buffers {
     fn drop(&mut self) {
         for buffer in std::mem::take(self.idle.get_mut()) {
-            self.retire(Retired { buffer, is_in_use: false, capturing: Vec::new() });
+            self.retirement.push(Retired { buffer, is_in_use: false, capturing: Vec::new() });
         }
     }
 }
@@ -310,7 +313,7 @@ impl Drop for Loaded {
             }
         }
         match is_in_use {
-            true => self.home.retire(Retired { buffer, is_in_use, capturing }),
+            true => self.home.retirement.push(Retired { buffer, is_in_use, capturing }),
             false => self.home.put_back(buffer),
         }
     }

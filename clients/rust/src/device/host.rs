@@ -22,7 +22,7 @@ impl Backend for Host {
         Place::Host
     }
 
-    fn copier(&self) -> Result<Box<dyn Copier>, Error> {
+    fn copier(&self, _prefetch: usize) -> Result<Box<dyn Copier>, Error> {
         Ok(Box::new(Self))
     }
 }

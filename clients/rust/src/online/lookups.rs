@@ -4,7 +4,12 @@ use std::{sync::OnceLock, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use forebay_proto::v1::{Command, Lookup, LookupMetadata};
+use forebay_proto::{
+    code_of,
+    v1::{Command, Failure, KeysMetadata, Lookup, LookupMetadata},
+};
+use prost::Message;
+use tonic::Status;
 
 use super::{
     answer::{AnswerMetadata, RawAnswer},
@@ -13,8 +18,12 @@ use super::{
 };
 use crate::{Batch, Error, route::Route, wire::EncodedRows};
 
-/// Number of times that a lookup is sent again at once because another lookup was rejected before it. After them, it counts as
-/// failed and is retried with delays.
+/// Metadata of every batch of keys: the server answers a rejected one with its error, and continues. Servers of earlier versions
+/// ignore it, and end the exchange.
+const KEYS: KeysMetadata = KeysMetadata { continue_on_error: true };
+
+/// Number of times that a lookup is sent again at once because another lookup ended the exchange before it. After them, it counts
+/// as failed and is retried with delays.
 const MAX_RESENDS: u32 = 8;
 
 /// Lookups of the same columns of one dataset. Any number of lookups can be in flight. They share one DoExchange stream, which is
@@ -89,7 +98,8 @@ impl Lookups {
     ///
     /// # Errors
     /// - [`Error::Request`] if the keys cannot be encoded.
-    /// - [`Error::Status`] if the server rejects the keys. Other lookups in flight are sent again on a new exchange.
+    /// - [`Error::Status`] if the server rejects the keys. Other lookups are not affected. A server of an earlier version ends the
+    ///   exchange; the other lookups in flight are then sent again.
     /// - [`Error::BatchMismatch`] if the columns have changed with a new snapshot, or differ on another server. Open new lookups.
     /// - [`Error::RetryDeadlineExceeded`] if no server answered in time.
     /// - [`Error::Lost`] if the exchange of a [`Connection`](crate::Connection) was lost.
@@ -134,11 +144,28 @@ impl Lookups {
         let permit = self.requests.permit().await;
         let exchange = self.requests.exchange().await?;
         self.verify_schema(exchange.schema.as_ref())?;
-        match exchange.send(encoded, |_| Vec::new(), permit) {
-            Ok(pending) => Ok(pending.wait().await),
+        match exchange.send(encoded, |_| KEYS.encode_to_vec(), permit) {
+            Ok(pending) => {
+                let mut answer = pending.wait().await;
+                let failure = answer.as_mut().ok().and_then(|answer| answer.metadata.error.take());
+                let Some(failure) = failure else { return Ok(answer) };
+                let error = rejected(failure);
+                self.requests.leave_after(&exchange, &error);
+                Err(error)
+            }
             // The exchange has ended in the meantime, for example because the server has rejected another lookup.
             Err(Error::Lost { .. }) => Ok(Err(Unanswered::NotProcessed)),
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the error of a lookup that the server rejected alone.
+fn rejected(failure: Failure) -> Error {
+    let mut status = Status::new(code_of(&failure.code), failure.message);
+    if let Some(seconds) = failure.retry_after_seconds {
+        // Saturates.
+        status.metadata_mut().insert("retry-after", (seconds.ceil() as u64).into());
+    }
+    Error::Status(status)
 }

@@ -88,6 +88,19 @@ impl<M: AnswerMetadata> Requests<M> {
         }
     }
 
+    /// Makes the next requests open another exchange, at another server, if that may accept the request that `exchange` answered
+    /// with `error`. Requests in flight keep the exchange.
+    pub(super) fn leave_after(&self, exchange: &Arc<Exchange<M>>, error: &Error) {
+        if self.route().targets() < 2 || !(error.is_transient() || error.depends_on_server()) {
+            return;
+        }
+        let mut current = self.current.lock();
+        if matches!(&*current, Current::Open(open) if Arc::ptr_eq(open, exchange)) {
+            *current = Current::Closed;
+            self.route().failed(exchange.target, error);
+        }
+    }
+
     /// Returns true if the next requests should use the preferred server, which is healthy again. Requests of queues stay where
     /// their workers are.
     fn returns_from(&self, exchange: &Exchange<M>) -> bool {

@@ -37,7 +37,8 @@ typedef struct Stream {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static long retained, streams, events, allocations, registrations, unpinned_copies;
+static long retained, streams, events, allocations, peak_allocations, registrations, unpinned_copies;
+static int is_freeing_held;
 static Stream *all[64], *legacy;
 static __thread int current; /* number of pushes */
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
@@ -212,10 +213,33 @@ int cuThreadExchangeStreamCaptureMode(int *other) {
     return SUCCESS;
 }
 
-/* For the tests: returns the allocations of the device. */
+/* For the tests: returns the allocations of the device, and the highest number of them so far. */
 long driver_allocations(void) {
     pthread_mutex_lock(&mutex);
     long found = allocations;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+long driver_peak_allocations(void) {
+    pthread_mutex_lock(&mutex);
+    long found = peak_allocations;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+/* For the tests: makes cuMemFree wait, as it waits for a busy device, until it is called with 0. */
+void driver_hold_freeing(int is_held) {
+    pthread_mutex_lock(&mutex);
+    is_freeing_held = is_held;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* For the tests: returns 1 if this host memory is page-locked. */
+int driver_is_pinned(const char *at, size_t bytes) {
+    pthread_mutex_lock(&mutex);
+    int found = find(pinned, at, bytes) >= 0;
     pthread_mutex_unlock(&mutex);
     return found;
 }
@@ -276,7 +300,7 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
     if (!memory) return OUT_OF_MEMORY;
     memset(memory, 0xA5, bytes);
     pthread_mutex_lock(&mutex);
-    allocations++;
+    if (++allocations > peak_allocations) peak_allocations = allocations;
     put(allocated, memory, bytes);
     pthread_mutex_unlock(&mutex);
     *address = (size_t)memory;
@@ -286,6 +310,7 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
 int cuMemFree_v2(unsigned long long address) {
     if (!current || mode != RELAXED) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
+    while (is_freeing_held) pthread_cond_wait(&changed, &mutex);
     int i = find(allocated, (char *)(size_t)address, 1);
     if (i < 0) { pthread_mutex_unlock(&mutex); return INVALID_VALUE; }
     memset(allocated[i].at, 0x5A, allocated[i].bytes);

@@ -12,6 +12,10 @@ use forebay_client::{
 };
 use futures::{StreamExt, future::join_all, stream};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tonic::Code;
 
 use crate::common::{Fault, Proxy, settings};
@@ -203,6 +207,52 @@ async fn rejected_lookups_do_not_fail_others_on_a_connection_without_retries() {
     for (found, expected) in others.into_iter().zip(&expected) {
         assert_rows(&found.unwrap(), expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_lookup_does_not_end_the_exchange_of_others() {
+    let folder = TempDir::new().unwrap();
+    let mut settings = settings(folder.path(), "cache");
+    settings.add_online(&["lineitem=l_orderkey,l_linenumber".to_owned()]).unwrap();
+    settings.lookups.max_keys = 100;
+    let server = Server::start(settings).await.unwrap();
+    let expected = rows(&server, 60).await;
+    // Retries until the lookups are ready.
+    Client::new([server.grpc().url()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    // Neither of them sends a lookup again.
+    let client = Client::new([server.grpc().url()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    let connection = Connection::open(&server.grpc().url(), Arc::new(config())).await.unwrap();
+    let connection = connection.lookup(&wanted()).await.unwrap();
+    let pair = vec![&expected[0], &expected[1]];
+    let too_many = arrow_select::concat::concat_batches(&expected[0].schema(), pair).unwrap();
+    for lookups in [client, connection] {
+        let asked = expected.iter().enumerate().map(|(number, rows)| {
+            let (lookups, too_many) = (&lookups, &too_many);
+            async move {
+                if number % 3 == 1 {
+                    let rejected = lookups.get(&keys(too_many)).await.err().unwrap();
+                    assert_eq!(rejected.code(), Some(Code::InvalidArgument));
+                    assert!(rejected.to_string().contains("200 at once, expected at most 100"), "{rejected}");
+                }
+                assert_rows(&lookups.get(&keys(rows)).await.unwrap(), rows);
+            }
+        });
+        join_all(asked).await;
+    }
+    let metrics = metrics(&server).await;
+    let ended = metrics.lines().filter(|line| line.starts_with("forebay_grpc_calls_total{"));
+    let mut ended = ended.filter(|line| line.contains("DoExchange") && line.contains("INVALID_ARGUMENT"));
+    assert_eq!(ended.next(), None);
+}
+
+/// Returns the metrics of a server.
+async fn metrics(server: &Server) -> String {
+    let mut connection = TcpStream::connect(server.http().to_string()).await.unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,6 +125,7 @@ impl Context {
                 snapshot_age_seconds: age,
                 found: *found,
                 joins: Vec::new(),
+                error: None,
             });
         }
         let mut parts = parts.into_iter();

@@ -1,5 +1,6 @@
 //! Lookup indexes of the current snapshots of datasets, by name.
 
+mod builds;
 mod index_builder;
 
 use std::{sync::Arc, time::Duration};
@@ -24,6 +25,7 @@ use crate::{
     },
     settings::OnlineSpec,
 };
+use builds::Builds;
 use index_builder::IndexBuilder;
 
 /// Maximum size of an answer that is processed on the network thread, in bytes.
@@ -35,6 +37,7 @@ pub(crate) struct OnlineDatasets {
     /// Indexes and the columns of their keys.
     entries: Arc<DashMap<String, (OnlineDataset, Vec<String>)>>,
     builder: IndexBuilder,
+    builds: Builds,
     lookups: Pool,
     max_keys: usize,
     max_answer_bytes: u64,
@@ -57,7 +60,8 @@ impl OnlineDatasets {
         let entries = Arc::new(settings.online.iter().map(online).collect());
         let (max_keys, max_answer_bytes) = (config.max_keys, config.max_answer_bytes);
         let builder = IndexBuilder::new(settings, loader, pools);
-        Self { entries, builder, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
+        let builds = Builds::default();
+        Self { entries, builder, builds, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
     }
 
     /// Returns the index of dataset `name`, if the dataset serves lookups.
@@ -65,7 +69,8 @@ impl OnlineDatasets {
         self.entries.get(name).map(|entry| entry.value().0.clone())
     }
 
-    /// Makes dataset `name` serve lookups by `key`. Waits until the index of `reader`, its current snapshot, is loaded.
+    /// Makes dataset `name` serve lookups by `key`. Waits until the index of `reader`, its current snapshot, is loaded. The index is
+    /// built to the end if this call is dropped, and other calls wait for the same build.
     ///
     /// # Errors
     /// If the dataset serves lookups by another key, or the index can't be built; nothing has changed then.
@@ -76,20 +81,43 @@ impl OnlineDatasets {
         key: &[String],
         reader: Reader,
     ) -> Result<(), Error> {
-        let mut turn = self.builder.turn().await;
-        if let Some(entry) = self.entries.get(name) {
-            let (_, before) = entry.value();
-            if before == key {
-                return Ok(());
-            }
-            return Err(Error::invalid(format!(
-                "dataset '{name}': lookups are by {before:?}, so that they can't be by {key:?}"
-            )));
+        if self.serves(name, key)? {
+            return Ok(());
         }
-        let online = turn.build(name, key)?;
-        online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(name, error))?;
-        self.entries.insert(name.to_owned(), (online, key.to_vec()));
-        tokio::spawn(self.clone().run(datasets.clone(), name.to_owned(), None, self.builder.max_backoff));
+        let build = || self.clone().build(datasets.clone(), name.to_owned(), key.to_vec(), reader.clone());
+        self.builds.join(name, key, build).await
+    }
+
+    /// Returns true if dataset `name` serves lookups by `key`.
+    ///
+    /// # Errors
+    /// If it serves lookups by another key.
+    fn serves(&self, name: &str, key: &[String]) -> Result<bool, Error> {
+        match self.entries.get(name).as_deref() {
+            None => Ok(false),
+            Some((_, before)) if before == key => Ok(true),
+            Some((_, before)) => Err(Error::invalid(format!(
+                "dataset '{name}': lookups are by {before:?}, so that they can't be by {key:?}"
+            ))),
+        }
+    }
+
+    /// Builds the index of dataset `name` by `key`, after the builds of other datasets.
+    async fn build(
+        self,
+        datasets: Datasets,
+        name: String,
+        key: Vec<String>,
+        reader: Reader,
+    ) -> Result<(), Error> {
+        let mut turn = self.builder.turn().await;
+        if self.serves(&name, &key)? {
+            return Ok(());
+        }
+        let online = turn.build(&name, &key)?;
+        online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(&name, error))?;
+        self.entries.insert(name.clone(), (online, key));
+        tokio::spawn(self.clone().run(datasets, name, None, self.builder.max_backoff));
         Ok(())
     }
 

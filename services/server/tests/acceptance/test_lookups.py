@@ -222,6 +222,40 @@ def test_an_invalid_batch_of_keys_is_rejected_without_affecting_other_lookups(us
             assert steady(user_id=[3])[0]["user_id"].to_pylist() == [3]
 
 
+def test_a_rejected_batch_of_keys_does_not_end_an_exchange_that_asks_for_its_error(pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user_id": range(100)}), tmp_path / "users.parquet")
+    (tmp_path / "forebay.toml").write_text("[lookups]\nmax_keys = 3\n")
+    config = tmp_path / "forebay.toml"
+    server = pool.start({"users": tmp_path / "users.parquet"}, online="users=user_id", config=config)
+    with Client(server.location) as client:
+        look_up = Lookup(client, dataset="users", columns=["user_id"])
+        batches = [[1], [1, 2, 3, 4], [2], [5, 6, 7, 8], [3, 4]]
+        schema = pa.schema({"user_id": pa.int64()})
+        look_up.writer.begin(schema)
+        for keys in batches:
+            look_up.writer.write_with_metadata(pa.record_batch([pa.array(keys)], schema), b'{"continue_on_error": true}')
+        for keys in batches:
+            chunk = look_up.reader.read_chunk()
+            metadata = json.loads(chunk.app_metadata.to_pybytes())
+            if len(keys) <= 3:
+                assert chunk.data["user_id"].to_pylist() == keys and "error" not in metadata
+                continue
+            assert chunk.data is None
+            assert metadata["error"]["code"] == "INVALID_ARGUMENT"
+            assert "4 at once, expected at most 3" in metadata["error"]["message"]
+            assert "retry_after_seconds" not in metadata["error"]
+        # A batch without the option, as of an earlier client, ends the exchange with its status.
+        look_up.writer.write_batch(pa.record_batch([pa.array([1, 2, 3, 4])], schema))
+        with refused("INVALID_ARGUMENT", "4 at once, expected at most 3"):
+            look_up.receive()
+        # So do metadata that are none.
+        look_up = Lookup(client, dataset="users", columns=["user_id"])
+        look_up.writer.begin(schema)
+        look_up.writer.write_with_metadata(pa.record_batch([pa.array([1])], schema), b'{"continue": true}')
+        with refused("INVALID_ARGUMENT", "KeysMetadata", "continue"):
+            look_up.receive()
+
+
 def test_a_draining_server_ends_exchanges_as_unavailable(users: Server) -> None:
     with Client(users.location) as client:
         look_up = Lookup(client, dataset="users", columns=["user_id"])

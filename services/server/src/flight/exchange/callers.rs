@@ -13,10 +13,7 @@ use forebay_inference::{
     Lookup,
     queue::{Answer, Class, Failure, Priority},
 };
-use forebay_proto::{
-    code_name,
-    v1::{self, InferRequest, InferResult},
-};
+use forebay_proto::v1::{self, InferRequest, InferResult};
 use futures::{
     StreamExt,
     future::{AbortHandle, BoxFuture, abortable},
@@ -25,7 +22,7 @@ use futures::{
 };
 use tonic::Status;
 
-use super::stream::{Exchange, Messages, schema_message};
+use super::stream::{Exchange, Messages, from_error, schema_message};
 use crate::{
     Error,
     callers::Charge,
@@ -323,12 +320,4 @@ fn from_failure(failure: &Failure) -> v1::Failure {
     // The queue predicts the time of its own limits.
     let predicted = failure.retry_after().map(|time| time.as_secs_f64());
     v1::Failure { retry_after_seconds: predicted.or(limited.retry_after_seconds), ..limited }
-}
-
-fn from_error(error: &Error) -> v1::Failure {
-    v1::Failure {
-        code: code_name(error.grpc_code()).to_owned(),
-        message: error.message().to_owned(),
-        retry_after_seconds: error.retry_after_seconds().map(f64::from),
-    }
 }

@@ -4,13 +4,16 @@ use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::Lookup;
-use forebay_proto::v1;
+use forebay_proto::{
+    Encoding,
+    v1::{self, KeysMetadata, LookupMetadata},
+};
 use futures::{StreamExt, stream};
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::stream::{Exchange, Messages, message, schema_message};
-use crate::{Error, flight::batches::BatchReader, traces::number};
+use super::stream::{Exchange, Messages, from_error, message, schema_message};
+use crate::{Error, callers::Charge, flight::batches::BatchReader, traces::number};
 
 /// A stream of lookups.
 struct Lookups {
@@ -23,7 +26,23 @@ struct Lookups {
     max_keys: usize,
 }
 
-/// Streams an answer for each batch of keys; ends after the last key, or with the first error.
+/// A batch of keys that was received.
+struct Keys {
+    keys: Result<RecordBatch, Error>,
+    continue_on_error: bool,
+}
+
+/// An answer that is ready to be sent.
+struct Answered {
+    schema: SchemaRef,
+    snapshot: String,
+    message: FlightData,
+    /// Bytes of the answer. A frame takes the charges that precede it.
+    charge: Charge,
+}
+
+/// Streams an answer for each batch of keys; ends after the last key. A rejected batch ends the stream, unless the caller asks for
+/// its error instead of an answer.
 pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Messages, Status> {
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
@@ -43,13 +62,30 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
 
 impl Lookups {
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
-        let Some(keys) = self.next_keys().await? else { return Ok(None) };
+        let Some(Keys { keys, continue_on_error }) = self.next_keys().await? else { return Ok(None) };
+        let answer = match keys {
+            Ok(keys) => self.answer(&keys).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Err(error) if continue_on_error && concerns_keys(&error) => Ok(Some(self.rejection(&error))),
+            answer => {
+                let answer = answer?;
+                // The exchange has one schema. The caller begins another one for the other columns.
+                self.check_schema(&answer)?;
+                self.exchange.answers.charge_next(answer.charge);
+                Ok(Some(answer.message))
+            }
+        }
+    }
+
+    async fn answer(&mut self, keys: &RecordBatch) -> Result<Answered, Error> {
         let Exchange { context, access, trace, .. } = &self.exchange;
         let span = trace.as_ref().map(|trace| trace.child("lookup", Instant::now()));
         // A token may be revoked while the stream runs.
         context.check_access(access, &self.wanted)?;
         let count = keys.num_rows() as u64;
-        let keys = context.encode(&mut self.lookup, &self.wanted, &keys).await?;
+        let keys = context.encode(&mut self.lookup, &self.wanted, keys).await?;
         // Before the answer takes memory.
         let bytes = keys.answer_bytes().min(context.services.online.max_answer_bytes());
         let mut charge = self.exchange.charge(bytes).await?;
@@ -59,28 +95,52 @@ impl Lookups {
             span.set("forebay.rows", number(count));
             span.set("forebay.found", number(about.found));
         }
-        if schema != self.schema {
-            return Err(Error::precondition(format!(
-                "dataset '{}': the columns have changed with snapshot {}; begin another exchange",
-                self.wanted.dataset, about.snapshot
-            ))
-            .into());
-        }
-        let answer = message(answer, encoding.encode(&about));
-        charge.resize(answer.data_body.len() as u64);
-        // Only now, because a frame takes the charges that precede it.
-        self.exchange.answers.charge_next(charge);
-        Ok(Some(answer))
+        let message = message(answer, encoding.encode(&about));
+        charge.resize(message.data_body.len() as u64);
+        Ok(Answered { schema, snapshot: about.snapshot, message, charge })
     }
 
-    async fn next_keys(&mut self) -> Result<Option<RecordBatch>, Status> {
+    fn check_schema(&self, answer: &Answered) -> Result<(), Error> {
+        if answer.schema == self.schema {
+            return Ok(());
+        }
+        Err(Error::precondition(format!(
+            "dataset '{}': the columns have changed with snapshot {}; begin another exchange",
+            self.wanted.dataset, answer.snapshot
+        )))
+    }
+
+    /// The answer to a batch of keys that is rejected.
+    fn rejection(&self, error: &Error) -> FlightData {
+        let metadata = LookupMetadata { error: Some(from_error(error)), ..LookupMetadata::default() };
+        FlightData { app_metadata: self.exchange.encoding.encode(&metadata).into(), ..FlightData::default() }
+    }
+
+    async fn next_keys(&mut self) -> Result<Option<Keys>, Status> {
         let Exchange { context, messages, .. } = &mut self.exchange;
         loop {
             let message = context.services.drain.unless_drained(messages.next()).await?;
             let Some(message) = message.transpose()? else { return Ok(None) };
-            if let Some(keys) = self.keys.read(&message, self.max_keys)? {
-                return Ok(Some(keys));
+            let is_batch = BatchReader::is_batch(&message);
+            let keys = self.keys.read(&message, self.max_keys);
+            if !is_batch {
+                keys?;
+                continue;
             }
+            let metadata: KeysMetadata = match message.app_metadata.as_ref() {
+                [] => KeysMetadata::default(),
+                bytes => Encoding::of(bytes).decode("KeysMetadata", bytes).map_err(Error::from)?,
+            };
+            let keys = keys.and_then(|keys| keys.ok_or_else(|| Error::invalid("keys: are missing")));
+            return Ok(Some(Keys { keys, continue_on_error: metadata.continue_on_error }));
         }
     }
+}
+
+/// True if an error is about one batch of keys, so that the next one may be answered. Other errors are about the caller or the server.
+fn concerns_keys(error: &Error) -> bool {
+    matches!(
+        error.grpc_code(),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::DataLoss
+    )
 }

@@ -4,7 +4,7 @@ use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::Schema;
 use forebay_inference::Answer;
-use forebay_proto::Encoding;
+use forebay_proto::{Encoding, code_name, v1::Failure};
 use futures::stream::BoxStream;
 use tonic::Status;
 
@@ -59,5 +59,14 @@ pub(super) fn message(answer: Answer, metadata: Vec<u8>) -> FlightData {
         app_metadata: metadata.into(),
         data_body: answer.batch.body.into_bytes(),
         ..FlightData::default()
+    }
+}
+
+/// Returns the failure of one request of a stream that continues.
+pub(super) fn from_error(error: &Error) -> Failure {
+    Failure {
+        code: code_name(error.grpc_code()).to_owned(),
+        message: error.message().to_owned(),
+        retry_after_seconds: error.retry_after_seconds().map(f64::from),
     }
 }
