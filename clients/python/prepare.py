@@ -32,6 +32,8 @@ LOCKS = HERE / "requirements"
 TORCH_BYTES = 7_000_000_000
 # Rust's standard library requires it.
 OLDEST_GLIBC = (2, 17)
+# Minor versions of glibc 2 for which maturin has a tag of wheels.
+TAGGED_MINORS = (17, 24, 26, 27, 28, 31, *range(34, 42))
 
 
 def say(line: str) -> None:
@@ -61,8 +63,10 @@ def compatibility() -> list[str]:
     binaries = [path for path in (release / "forebay", release / "lib_forebay.so") if path.exists() and is_elf(path)]
     if not binaries:
         return []
-    major, minor = max(OLDEST_GLIBC, *map(required_glibc, binaries))
-    return ["--compatibility", f"manylinux_{major}_{minor}"]
+    required = max(OLDEST_GLIBC, *map(required_glibc, binaries))
+    # The next version for which maturin has a tag.
+    tag = next((f"manylinux_2_{minor}" for minor in TAGGED_MINORS if (2, minor) >= required), "linux")
+    return ["--compatibility", tag]
 
 
 def build_wheel() -> Path:

@@ -118,7 +118,8 @@ class Column:
         Args:
             device: Device to copy a tensor to. Default: that of the batch.
             non_blocking: With `device`, passed to `torch.Tensor.to`. A copy from page-locked memory, which `pin_memory` and
-                `device` of `Client.train` use, always waits, because the memory is reused when the batch is released.
+                `device` of `Client.train` use, always waits, because the memory is reused when the batch is released. So does a
+                copy to the host.
             strings: Type of text and bytes, as in `to_numpy`.
             missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
 

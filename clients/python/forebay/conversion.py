@@ -144,6 +144,8 @@ def moved(found: Any, device: Any, non_blocking: bool) -> Any:
     """Returns a tensor, or the tensors in a list, on another device of PyTorch. Other objects stay as they are."""
     import torch
 
+    # A copy to the host that does not wait would return memory that is not written yet.
+    non_blocking = non_blocking and torch.device(device).type != "cpu"
     if torch.is_tensor(found):
         return found.to(device, non_blocking=non_blocking)
     if isinstance(found, list) and torch.is_tensor(next((each for each in found if each is not None), None)):

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import logging
+import operator
 import os
 import threading
 import time
@@ -108,6 +109,7 @@ class TrainingDataset(Generic[Item]):
             raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
         if device is not None and not on_cuda and output != "torch" and str(device) != "cpu":
             raise ValueError(f"device is {str(device)!r}, which requires output 'torch', but output is {output!r}")
+        device_prefetch = operator.index(device_prefetch)
         if not 1 <= device_prefetch <= MAX_DEVICE_PREFETCH:
             raise ValueError(f"device_prefetch is {device_prefetch}, expected 1 to {MAX_DEVICE_PREFETCH}")
         if device_prefetch > 1 and not on_cuda:

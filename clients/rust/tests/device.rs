@@ -10,6 +10,10 @@ use std::{
     collections::HashSet,
     ffi::{c_int, c_long, c_void},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -370,18 +374,26 @@ fn released_memory_is_bounded() {
         let batches = training.plan().batches();
         assert!(batches as c_long > 3 * MAX_WAITING);
         (mock.hold_freeing)(1);
+        let received = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&received);
         let reader = tokio::spawn(async move {
-            let mut count = 0;
             while let Some(batch) = training.next().await {
                 // The memory of such a batch is not used again.
                 batch.unwrap().ready_unordered().unwrap();
-                count += 1;
+                counter.fetch_add(1, Ordering::Relaxed);
             }
-            count
         });
         mock.wait_for_allocations(|allocations| allocations >= MAX_WAITING).await;
+        // No batch follows while none is freed. Without a bound, all of them would.
+        let mut before = u64::MAX;
+        while before != received.load(Ordering::Relaxed) {
+            before = received.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        assert!(before < batches, "{before} batches");
         (mock.hold_freeing)(0);
-        assert_eq!(reader.await.unwrap(), batches);
+        reader.await.unwrap();
+        assert_eq!(received.load(Ordering::Relaxed), batches);
         // The batch in use, and one that was copied before the last one was released.
         let peak = (mock.peak_allocations)();
         assert!(peak <= MAX_WAITING + 2, "{peak} allocations");

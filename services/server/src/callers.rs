@@ -3,8 +3,15 @@
 //! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
 //! hold nothing of it.
 
-use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
+use forebay_inference::queue::Priority;
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
 use tokio::{
@@ -107,9 +114,22 @@ impl Callers {
     /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
     /// 7/8 of it if the caller holds some already.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
-        self.try_take(caller, resource, amount).inspect_err(|_| {
-            counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
-        })
+        self.try_take(caller, resource, amount, Priority::Normal).inspect_err(|_| count_refusal(resource))
+    }
+
+    /// As [`take`](Self::take), for a request of a priority. Requests of low priority are refused from half of the limit on, so that
+    /// the other half remains for the others.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_for(
+        &self,
+        priority: Priority,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+    ) -> Result<Charge, Error> {
+        self.try_take(caller, resource, amount, priority).inspect_err(|_| count_refusal(resource))
     }
 
     /// As [`take`](Self::take), but waits for up to `limit` until enough is free. Cancel safe.
@@ -131,7 +151,7 @@ impl Callers {
             let mut released = std::pin::pin!(released);
             // From here on, a release is noticed.
             released.as_mut().enable();
-            match self.try_take(caller, resource, amount) {
+            match self.try_take(caller, resource, amount, Priority::Normal) {
                 Err(_) if can_succeed && timeout_at(deadline, released).await.is_ok() => {}
                 Err(_) => return self.take(caller, resource, amount),
                 Ok(charge) => return Ok(charge),
@@ -139,26 +159,47 @@ impl Callers {
         }
     }
 
-    fn try_take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
-        let (setting, capacity) = resource.limit(&self.shared.limits);
+    fn try_take(
+        &self,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+        priority: Priority,
+    ) -> Result<Charge, Error> {
         let mut held = self.shared.held.lock();
-        let (total, at) = (held.total[resource as usize], resource as usize);
-        let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
-        let share = capacity - capacity / 8;
-        let room = if own > 0 { share } else { capacity };
-        if total.saturating_add(amount) > room || own.saturating_add(amount) > share {
-            drop(held);
-            let name = resource.name();
-            return Err(Error::busy(format!(
-                "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
-                 {capacity}, of which {} are only for callers that hold none",
-                capacity / 8
-            )));
-        }
+        self.check(&held, caller, resource, amount, priority)?;
+        let at = resource as usize;
         held.total[at] += amount;
         held.by_caller.entry(caller.clone()).or_default()[at] += amount;
         gauge!("forebay_caller_resources", "resource" => resource.name()).set(held.total[at] as f64);
         Ok(Charge { callers: self.clone(), caller: caller.clone(), resource, amount })
+    }
+
+    /// Checks whether `caller` may hold `amount` more.
+    fn check(
+        &self,
+        held: &Held,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+        priority: Priority,
+    ) -> Result<(), Error> {
+        let (setting, limit) = resource.limit(&self.shared.limits);
+        let capacity = if priority == Priority::Low { limit / 2 } else { limit };
+        let (total, at) = (held.total[resource as usize], resource as usize);
+        let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
+        let share = capacity - capacity / 8;
+        let room = if own > 0 { share } else { capacity };
+        if total.saturating_add(amount) <= room && own.saturating_add(amount) <= share {
+            return Ok(());
+        }
+        let name = resource.name();
+        let half = if priority == Priority::Low { ", half of it for requests of low priority" } else { "" };
+        Err(Error::busy(format!(
+            "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
+             {limit}{half}, of which {} are only for callers that hold none",
+            capacity / 8
+        )))
     }
 
     /// Amounts held by each caller, as (resource, amount), and the total and capacity of each resource.
@@ -230,6 +271,30 @@ impl Charge {
         }
     }
 
+    /// Changes the held amount to `amount`, if the caller may hold the difference. Otherwise returns the error and ends the charge.
+    ///
+    /// # Errors
+    /// As [`Callers::take`].
+    pub(crate) fn resized(mut self, amount: u64) -> Result<Self, Error> {
+        if let Some(more) = amount.checked_sub(self.amount).filter(|more| *more > 0) {
+            let callers = self.callers.clone();
+            let mut held = callers.shared.held.lock();
+            if let Err(error) = callers.check(&held, &self.caller, self.resource, more, Priority::Normal) {
+                drop(held);
+                count_refusal(self.resource);
+                return Err(error);
+            }
+            let at = self.resource as usize;
+            held.total[at] += more;
+            held.by_caller.entry(self.caller.clone()).or_default()[at] += more;
+            gauge!("forebay_caller_resources", "resource" => self.resource.name()).set(held.total[at] as f64);
+            self.amount = amount;
+            return Ok(self);
+        }
+        self.resize(amount);
+        Ok(self)
+    }
+
     /// Makes several owners hold the charge, such as the extensions of a response.
     pub(crate) fn shared(self) -> SharedCharge {
         SharedCharge(Arc::new(Mutex::new(Some(self))))
@@ -256,16 +321,29 @@ impl Charge {
     }
 }
 
-/// A [`Charge`] that all clones hold. It ends with the last of them, or when one of them ends it.
+/// A [`Charge`] that all clones hold. It ends with the last of them.
 #[derive(Clone)]
 pub(crate) struct SharedCharge(Arc<Mutex<Option<Charge>>>);
 
 impl SharedCharge {
-    /// Ends the charge.
-    pub(crate) fn end(&self) {
-        let charge = self.0.lock().take();
-        drop(charge);
+    /// Returns a reference that does not hold the charge.
+    pub(crate) fn downgrade(&self) -> WeakCharge {
+        WeakCharge(Arc::downgrade(&self.0))
     }
+}
+
+/// A reference to a [`SharedCharge`] that does not hold it.
+pub(crate) struct WeakCharge(Weak<Mutex<Option<Charge>>>);
+
+impl WeakCharge {
+    /// Takes the charge from its holders. Returns `None` if it has ended or was taken.
+    pub(crate) fn take(&self) -> Option<Charge> {
+        self.0.upgrade()?.lock().take()
+    }
+}
+
+fn count_refusal(resource: Resource) {
+    counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
 }
 
 /// Charges of the messages of a streamed response. The stream and the extensions of the response share them.
@@ -292,6 +370,7 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     fn callers(max_streams: usize) -> Callers {
@@ -345,22 +424,52 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_charge_ends_with_its_last_owner_or_earlier() {
+    fn a_shared_charge_ends_with_its_last_owner_and_can_be_taken_once() {
         let callers = callers(16);
         let held = || callers.usage().totals[Resource::Streams as usize].1;
         let take = || callers.take(&Caller::Local, Resource::Streams, 3).unwrap().shared();
         let (first, second) = (take(), take());
-        let clone = first.clone();
+        let (clone, weak) = (first.clone(), first.downgrade());
         drop(first);
         assert_eq!(held(), 6);
         drop(clone);
         assert_eq!(held(), 3);
-        let clone = second.clone();
-        clone.end();
+        assert!(weak.take().is_none());
+        let (weak, other) = (second.downgrade(), second.downgrade());
+        let taken = weak.take().unwrap();
+        assert!(other.take().is_none());
+        drop(second);
+        assert_eq!(held(), 3);
+        drop(taken);
         assert_eq!(held(), 0);
-        clone.end();
-        drop((second, clone));
-        assert_eq!(held(), 0);
+    }
+
+    #[test]
+    fn a_charge_grows_only_within_the_limits() {
+        let callers = Callers::new(Arc::new(Limits { max_unsent_bytes: 80, ..Limits::default() }));
+        let take = |amount| callers.take(&Caller::Local, Resource::UnsentBytes, amount).unwrap();
+        let held = || callers.usage().totals[Resource::UnsentBytes as usize].1;
+        let charge = take(40).resized(70).unwrap();
+        assert_eq!(held(), 70, "7/8 of the limit");
+        let charge = charge.resized(10).unwrap();
+        assert_eq!(held(), 10);
+        assert!(charge.resized(71).is_err());
+        assert_eq!(held(), 0, "a charge that may not grow ends");
+    }
+
+    #[test]
+    fn requests_of_low_priority_leave_half_to_the_others() {
+        let callers = callers(16);
+        let take = |priority| callers.take_for(priority, &token("one"), Resource::Streams, 1);
+        let mut held: Vec<Charge> = (0..7).map(|_| take(Priority::Low).unwrap()).collect();
+        let refusal = take(Priority::Low).err().unwrap();
+        assert!(
+            refusal.message().contains("half of it for requests of low priority"),
+            "{}",
+            refusal.message()
+        );
+        held.extend((0..7).map(|_| take(Priority::Normal).unwrap()));
+        assert!(take(Priority::Normal).is_err());
     }
 
     #[test]

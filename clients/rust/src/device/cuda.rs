@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cudarc::driver::{result, sys};
+use cudarc::driver::{DriverError, result, sys};
 use parking_lot::Mutex;
 
 use super::{
@@ -31,6 +31,8 @@ mod retire;
 const MAX_COPIES: usize = 2;
 /// Granularity of buffer lengths, so that batches of similar size share buffers. The driver does not allocate less.
 const GRAIN_BYTES: usize = 2 << 20;
+
+const OUT_OF_MEMORY: DriverError = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
 
 /// A CUDA device.
 pub(super) struct Cuda {
@@ -147,8 +149,16 @@ impl Buffers {
         drop(idle);
         self.retirement.wait_for_room(self.context.number)?;
         let len = len.max(1).next_multiple_of(GRAIN_BYTES);
-        // SAFETY: the context is current, and the drop of `Buffer` frees the memory.
-        let address = self.context.check("cuMemAlloc", unsafe { result::malloc_sync(len) })?;
+        let address = loop {
+            let freed = self.retirement.freed();
+            // SAFETY: the context is current, and the drop of `Buffer` frees the memory.
+            let allocated = unsafe { result::malloc_sync(len) };
+            // The device may be full of buffers that wait to be freed.
+            if allocated == Err(OUT_OF_MEMORY) && self.retirement.wait_for_freed(freed) {
+                continue;
+            }
+            break self.context.check("cuMemAlloc", allocated)?;
+        };
         Ok(Buffer { address, len, until: Vec::new(), context: Arc::clone(&self.context) })
     }
 

@@ -149,9 +149,13 @@ impl Candidates {
     /// Records `event`.
     pub(super) fn on(&mut self, now: Instant, random: f64, event: Event<'_>) {
         match event {
-            Event::Opened(candidate) => self.serving = Some(candidate.clone()),
+            Event::Opened(candidate) => {
+                self.serving = Some(candidate.clone());
+                self.forget_decline_of(candidate);
+            }
             Event::Failed(candidate, own_targets) => {
                 self.timer.hurry(now, random);
+                self.forget_decline_of(candidate);
                 let was_first = self.at == 0;
                 if self.leave(candidate, own_targets) && was_first && self.at != 0 {
                     self.failback.left(now, self.intervals.failback);
@@ -185,6 +189,13 @@ impl Candidates {
         self.timer.planned(now, random);
         if self.failback.due.is_some_and(|due| due <= now) {
             self.failback.due = now.checked_add(self.intervals.failback);
+        }
+    }
+
+    /// The load of the first location is not known any more once it has served a stream or failed.
+    fn forget_decline_of(&mut self, candidate: &Candidate) {
+        if self.index(candidate) == Some(0) {
+            self.declined_until = None;
         }
     }
 

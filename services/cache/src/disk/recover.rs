@@ -50,8 +50,12 @@ impl Recovery {
     pub async fn run_in_background(self) {
         let cancelled = CancellationToken::new();
         let _cancelled_on_drop = cancelled.clone().drop_guard();
-        // The recovery fails only when the runtime shuts down.
-        drop(spawn_blocking(move || self.shared.recover(&cancelled)).await);
+        let recovery = spawn_blocking(move || self.shared.recover(&cancelled)).await;
+        if recovery.is_err_and(|error| error.is_panic()) {
+            tracing::error!(
+                "the recovery of the disk cache panicked; it accepts no writes until the server is restarted"
+            );
+        }
     }
 }
 
@@ -113,15 +117,20 @@ impl Scan<'_> {
         let folders = self.folders();
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS.min(folders.len()) {
-                scope.spawn(|| {
-                    while let Some(&first_byte) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let stored = self.folder(first_byte);
-                        found.lock().extend(stored);
-                    }
-                });
+        let scan_folders = || {
+            while let Some(&first_byte) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let stored = self.folder(first_byte);
+                found.lock().extend(stored);
             }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..THREADS.min(folders.len()) {
+                // Without the memory or the permission for more threads, fewer do the work.
+                if std::thread::Builder::new().spawn_scoped(scope, scan_folders).is_err() {
+                    break;
+                }
+            }
+            scan_folders();
         });
         let mut found: Vec<Found> = found.into_inner();
         found.sort_unstable_by_key(|(modified, stored)| (*modified, stored.key));

@@ -82,7 +82,7 @@ pub(super) async fn infer(
         trace.note("forebay.queue", request.model_name.clone());
         trace.note("forebay.rows", number(rows));
     }
-    let asked = served.queued(&context.services.callers, caller.clone(), keys, trace)?;
+    let asked = served.queued(&context.services.callers, caller.clone(), priority, keys, trace)?;
     let pending = served.queue.submit_for(Class { tenant: access.tenant(), priority }, asked, sizes, timeout);
     let pending = pending.map_err(|failure| Error::from(&failure))?;
     let answer = context.services.drain.unless_interrupted(pending.answer()).await?;

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
-use forebay_inference::{LookupKeys, RequestColumns, queue::Queue};
+use forebay_inference::{
+    LookupKeys, RequestColumns,
+    queue::{Priority, Queue},
+};
 use forebay_proto::v1::{self, LookupMetadata};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -32,7 +35,8 @@ pub(crate) struct Scored {
 pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
     pub(crate) caller: Caller,
-    /// Bytes of the keys, of the columns that came with them, and of the features, until the worker's answer.
+    /// Bytes of the keys, of the columns that came with them, and of the features, until the worker's answer, which takes the charge
+    /// over, or until the request ends without one.
     pub(crate) charge: SharedCharge,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,
@@ -115,7 +119,7 @@ impl Queues {
 
 impl Served {
     /// Charges a request to `caller`. The size of its features is the mean size of a row for each key, because they are looked up
-    /// later.
+    /// later. Requests of low priority are refused first.
     ///
     /// # Errors
     /// Busy, if the caller holds too much.
@@ -123,12 +127,13 @@ impl Served {
         &self,
         callers: &Callers,
         caller: Caller,
+        priority: Priority,
         keys: LookupKeys,
         trace: Option<Trace>,
     ) -> Result<QueuedKeys, Error> {
         let features = keys.answer_bytes().min(self.max_answer_bytes);
         let bytes = keys.memory_bytes().saturating_add(features);
-        let charge = callers.take(&caller, Resource::UnsentBytes, bytes)?.shared();
+        let charge = callers.take_for(priority, &caller, Resource::UnsentBytes, bytes)?.shared();
         Ok(QueuedKeys { keys: Arc::new(keys), caller, charge, trace })
     }
 

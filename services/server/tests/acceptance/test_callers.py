@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 from pathlib import Path
+from queue import Queue
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -335,6 +336,73 @@ def test_the_request_of_a_caller_that_has_left_is_charged_no_longer(start: Calla
         until(lambda: held() > 0)
         reader.cancel()
     until(lambda: held() == 0)
+
+
+def test_requests_of_a_failed_batch_are_charged_while_they_wait_for_another_attempt(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    tokens.write_text(tokens.read_text().replace('datasets = ["*"]', 'datasets = ["*"]\nserves = ["ranker"]'))
+    queue = (
+        '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\n'
+        'tensors = [{ name = "u", columns = ["x"] }]\n[queues.ranker.batching]\ndefault_timeout = "600s"'
+    )
+    server = start("", queue, tokens=tokens)
+    held = lambda: callers(server, "third").get("greedy", {"unsent_bytes": 0})["unsent_bytes"]
+    keys = pa.record_batch({"user_id": np.arange(100)})
+    attempts, proceeds = Queue(), threading.Event()
+
+    def model(batch: pa.RecordBatch, about: dict[str, Any]) -> np.ndarray:
+        attempts.put(int(about["valid_rows"]))
+        if int(about["valid_rows"]) > len(keys):
+            raise ValueError("the model fails for several requests")
+        proceeds.wait()
+        return np.zeros(len(batch))
+
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+    with fl.connect(server.location) as client:
+        writer, reader = client.do_exchange(descriptor, options("greedy"))
+        writer.begin(keys.schema)
+        for _ in range(2):
+            writer.write_with_metadata(keys, b"{}")
+        admitted = lambda: json.loads(server.http_get("/api/v1/queues/ranker", authorization="Bearer third")[1])["outcomes"]["admitted"]
+        until(lambda: admitted() == 2)
+        both = held()
+        working = threading.Thread(target=serve, args=(server.location, model, 1, options("third")), daemon=True)
+        working.start()
+        assert [attempts.get(timeout=60) for _ in range(2)] == [200, 100]
+        assert held() == both, "one request is at the worker, the other one waits"
+        proceeds.set()
+        for _ in range(2):
+            assert "error" not in json.loads(reader.read_chunk().app_metadata.to_pybytes())
+        until(lambda: held() == 0)
+        reader.cancel()
+
+
+def test_a_request_whose_caller_leaves_while_a_worker_computes_it_is_charged_no_longer(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    tokens.write_text(tokens.read_text().replace('datasets = ["*"]', 'datasets = ["*"]\nserves = ["ranker"]'))
+    queue = '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\ncolumns = ["x"]'
+    server = start("", f'{queue}\n[queues.ranker.batching]\ndefault_timeout = "600s"', tokens=tokens)
+    held = lambda: callers(server, "third").get("greedy", {"unsent_bytes": 0})["unsent_bytes"]
+    keys, received, proceeds = pa.record_batch({"user_id": np.arange(100)}), threading.Event(), threading.Event()
+
+    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> np.ndarray:
+        received.set()
+        proceeds.wait()
+        return np.zeros(len(batch))
+
+    threading.Thread(target=serve, args=(server.location, model, 1, options("third")), daemon=True).start()
+    with fl.connect(server.location) as client:
+        descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+        writer, reader = client.do_exchange(descriptor, options("greedy"))
+        writer.begin(keys.schema)
+        writer.write_with_metadata(keys, b"{}")
+        assert received.wait(60)
+        assert held() > 0
+        reader.cancel()
+    until(lambda: held() == 0, failure="the worker has not answered, but the caller has left")
+    proceeds.set()
 
 
 def test_nothing_is_left_of_lookups_whose_callers_disconnect_at_any_time(start: Callable[..., Server]) -> None:

@@ -183,7 +183,7 @@ pub(crate) async fn list(
     keep: impl Fn(&ObjectMeta) -> bool,
 ) -> object_store::Result<Vec<ObjectMeta>> {
     let mut objects = location.store().list(Some(path));
-    let mut found = Vec::new();
+    let (mut found, mut is_first) = (Vec::new(), true);
     loop {
         let page = async move {
             let mut page = Vec::new();
@@ -195,7 +195,7 @@ pub(crate) async fn list(
             Ok((page, objects))
         };
         let page = match in_time(location, 0, page).await {
-            Err(object_store::Error::NotFound { .. }) => return Ok(found),
+            Err(object_store::Error::NotFound { .. }) if is_first => return Ok(found),
             page => page?,
         };
         let is_last = page.0.len() < PAGE_OBJECTS;
@@ -203,7 +203,7 @@ pub(crate) async fn list(
         if is_last {
             return Ok(found);
         }
-        objects = page.1;
+        (objects, is_first) = (page.1, false);
     }
 }
 

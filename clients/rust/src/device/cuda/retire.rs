@@ -47,6 +47,8 @@ struct State {
     queue: VecDeque<Retired>,
     /// Number of buffers that are not freed yet, including the one that the thread frees.
     waiting: usize,
+    /// Number of buffers that were freed.
+    freed: u64,
     /// True while the thread waits for the end of a capture.
     is_during_capture: bool,
     is_closed: bool,
@@ -93,6 +95,24 @@ impl Retirement {
         }
         Ok(())
     }
+
+    /// Number of buffers that were freed.
+    pub(super) fn freed(&self) -> u64 {
+        self.shared.state.lock().freed
+    }
+
+    /// Waits until more than `before` buffers were freed. Returns false if none waits to be freed, or if the capture of a graph
+    /// prevents it.
+    pub(super) fn wait_for_freed(&self, before: u64) -> bool {
+        let mut state = self.shared.state.lock();
+        while state.freed == before {
+            if state.waiting == 0 || state.is_during_capture {
+                return false;
+            }
+            self.shared.changed.wait(&mut state);
+        }
+        true
+    }
 }
 
 impl Drop for Retirement {
@@ -106,7 +126,9 @@ impl Shared {
     fn free_all(&self) {
         while let Some(retired) = self.next() {
             self.free(retired);
-            self.state.lock().waiting -= 1;
+            let mut state = self.state.lock();
+            (state.waiting, state.freed) = (state.waiting - 1, state.freed + 1);
+            drop(state);
             self.changed.notify_all();
         }
     }
@@ -136,10 +158,14 @@ impl Shared {
                 }
             }
             // Another stream may capture a graph. After other errors the device is unusable, so that no work on the buffer remains.
-            while result::ctx::synchronize() == Err(DURING_CAPTURE) {
+            loop {
+                // The capture may have ended, so that only the work on the device is awaited.
+                self.state.lock().is_during_capture = false;
+                if result::ctx::synchronize() != Err(DURING_CAPTURE) {
+                    break;
+                }
                 self.pause_during_capture();
             }
-            self.state.lock().is_during_capture = false;
         }
         drop(buffer);
     }

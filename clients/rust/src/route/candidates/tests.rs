@@ -153,6 +153,13 @@ fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long
     let mut changed = declined();
     changed.on(now, 0.0, Event::Planned(urls("ab")));
     assert_eq!(changed.to_probe(now), Some(first));
+    // Once it has served or failed, its earlier load says nothing.
+    for event in [Event::Opened(&location('a')), Event::Failed(&location('a'), 1)] {
+        let mut candidates = declined();
+        candidates.on(now, 0.0, event);
+        candidates.on(now, 0.0, Event::Opened(&location('b')));
+        assert_eq!(candidates.to_probe(now), Some(first));
+    }
     // A location behind the first one does not keep streams away from it.
     let mut second = self::candidates("abc");
     second.on(now, 0.0, Event::Failed(&location('a'), 1));

@@ -24,7 +24,7 @@ use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{
     Error,
     auth::Access,
-    callers::{Caller, Charge, Resource, SharedCharge},
+    callers::{Caller, Charge, Resource, WeakCharge},
     drain::stopping,
     error::clip,
     events::{Event, Kind},
@@ -43,8 +43,9 @@ const MAX_REPLY_ROWS: usize = 1 << 20;
 struct Gathered {
     /// Snapshots of the features.
     features: Arc<LookupMetadata>,
-    /// Caller of each request, and what it is charged for the request.
-    callers: Vec<(Caller, SharedCharge)>,
+    /// Caller of each request, and what it is charged for the request. The request holds the charge, so that it ends with the
+    /// request, or remains if the request is queued again.
+    callers: Vec<(Caller, WeakCharge)>,
     /// Span of the worker's computation and of the batch, if one of its requests is traced. Dropping them ends them.
     spans: Option<(Span, Span)>,
 }
@@ -200,7 +201,7 @@ impl Batches {
             span.set("forebay.reason", close_reason.name());
         }
         let callers: Vec<_> =
-            payloads.iter().map(|asked| (asked.caller.clone(), asked.charge.clone())).collect();
+            payloads.iter().map(|asked| (asked.caller.clone(), asked.charge.downgrade())).collect();
         let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
@@ -283,8 +284,6 @@ impl Inward {
         let id = id.ok_or_else(unknown)?;
         let (_, Gathered { features, callers, spans }) =
             self.connection.at_work.remove(&id).ok_or_else(unknown)?;
-        // The worker has used the requests. Their answers are charged next.
-        callers.iter().for_each(|(_, charge)| charge.end());
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         if let Some((worker, mut span)) = spans {
             drop(worker);
@@ -301,8 +300,8 @@ impl Inward {
             Ok(parts) => {
                 let schema = rows.schema();
                 let requests = parts.into_iter().zip(callers);
-                let values =
-                    requests.map(|(rows, (caller, _))| self.scored(&schema, rows, &caller, &features));
+                let values = requests
+                    .map(|(rows, (caller, charge))| self.scored(&schema, rows, &caller, &charge, &features));
                 self.replies.reply_each(id, values.collect());
                 Ok(())
             }
@@ -313,16 +312,21 @@ impl Inward {
         }
     }
 
-    /// The answer to a request, charged to its caller.
+    /// The answer to a request. It takes over the charge of the request.
     fn scored(
         &self,
         schema: &SchemaRef,
         rows: FlightData,
         caller: &Caller,
+        request: &WeakCharge,
         features: &Arc<LookupMetadata>,
     ) -> Result<Scored, Failure> {
-        let callers = &self.connection.context.services.callers;
-        let charge = callers.take(caller, Resource::UnsentBytes, rows.data_body.len() as u64);
+        let bytes = rows.data_body.len() as u64;
+        let charge = match request.take() {
+            Some(charge) => charge.resized(bytes),
+            // The request has ended, so that no client waits for this answer.
+            None => self.connection.context.services.callers.take(caller, Resource::UnsentBytes, bytes),
+        };
         let charge = charge.map_err(|error| Failure::Unsent(error.message().to_owned()))?;
         let (schema, features) = (Arc::clone(schema), Arc::clone(features));
         Ok(Scored { schema, rows, features, charge, replied: Instant::now() })

@@ -63,17 +63,18 @@ impl Builds {
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
+        let (waiting, outcome) = watch::channel(None);
         match self.running.entry(name.to_owned()) {
-            Entry::Occupied(entry) => (entry.get().key == key, entry.get().outcome.clone()),
+            Entry::Occupied(entry) => return (entry.get().key == key, entry.get().outcome.clone()),
             Entry::Vacant(entry) => {
-                let (waiting, outcome) = watch::channel(None);
-                let running = Running { builds: self.clone(), name: name.to_owned(), outcome: None, waiting };
-                let building = build();
-                tokio::spawn(async move { running.end(building.await) });
-                entry.insert(Build { key: key.to_vec(), outcome: outcome.clone() });
-                (true, outcome)
+                drop(entry.insert(Build { key: key.to_vec(), outcome: outcome.clone() }));
             }
         }
+        // The map is not locked any more: a runtime that shuts down drops the task at once, and that removes the entry.
+        let running = Running { builds: self.clone(), name: name.to_owned(), outcome: None, waiting };
+        let building = build();
+        tokio::spawn(async move { running.end(building.await) });
+        (true, outcome)
     }
 }
 
