@@ -90,7 +90,8 @@ def connect(
         idle_bytes: Maximum size of unused receive buffers that are kept for reuse per rank, in bytes.
         max_batch_bytes: Maximum size of a received batch, in bytes.
         stream_window_bytes: HTTP/2 flow-control window per stream, in bytes. Increase it for round trips above 1 ms.
-        connection_window_bytes: HTTP/2 flow-control window per connection, in bytes.
+        connection_window_bytes: HTTP/2 flow-control window per connection, in bytes. With a small window, HTTP/2 closes connections
+            on which many batches of less than 256 bytes wait to be read.
         verify_hash: Request and verify a content hash of every batch.
         report: Report the wait and compute time of training loops to the server once per second, for the dashboard.
         traceparent: Parent trace of all calls in W3C Trace Context form. Default: the environment variable TRACEPARENT.

@@ -44,7 +44,8 @@ pub struct Config {
     /// HTTP/2 flow-control window per stream, in bytes. Default: 2 MiB, which fits into the CPU cache. A stream receives at
     /// most one window per network round trip. Increase the window if the round trip takes more than a millisecond.
     pub stream_window_bytes: u32,
-    /// HTTP/2 flow-control window per connection, shared by its streams, in bytes. Default: 8 MiB.
+    /// HTTP/2 flow-control window per connection, shared by its streams, in bytes. Default: 8 MiB. HTTP/2 closes a connection as an
+    /// attack if many frames of less than 256 bytes wait to be read: with a window of 64 KiB about 100, with the default about 16,000.
     pub connection_window_bytes: u32,
     /// Maximum size of the prefetched batches per rank, in bytes. Default: 64 MiB. Each lane prefetches at least one batch.
     pub prefetch_bytes: u64,

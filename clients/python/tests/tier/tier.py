@@ -36,7 +36,7 @@ JOB: dict[str, Any] = {
 }
 FAST = {"replan_interval": 1}
 # Few batches are on their way, so that streams last as long as their ranks read them.
-UNBUFFERED = {**FAST, "prefetch_batches": 1, "stream_window_bytes": 1 << 16, "connection_window_bytes": 1 << 16}
+UNBUFFERED = {**FAST, "prefetch_batches": 1, "stream_window_bytes": 1 << 16, "connection_window_bytes": 1 << 20}
 
 # The servers share one machine, whose load says nothing about any of them.
 MEMBERSHIP = """

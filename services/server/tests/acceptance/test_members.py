@@ -233,7 +233,7 @@ def test_a_server_of_another_state_is_refused_with_words(cluster: Cluster) -> No
         return {other["address"]: other["reason"] or "" for other in others if other["refused"]}
 
     until(lambda: cluster.name(2) in reasons(0) and len(reasons(2)) == 2)
-    assert "it has the state" in reasons(0)[cluster.name(2)]
+    assert "its state has the id" in reasons(0)[cluster.name(2)]
     assert any(cluster.name(2) in message and "state" in message for message in cluster.events(0, "member_refused"))
     assert scrape(cluster.servers[0]).value("forebay_members", state="refused") == 1
     for server, count in [(cluster.servers[0], 2), (stranger, 1)]:

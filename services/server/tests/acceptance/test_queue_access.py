@@ -118,17 +118,21 @@ def test_an_exchange_ends_when_its_token_is_revoked(guarded: tuple[Server, Path]
                     return status_of(error) == UNKNOWN
                 return False
 
+        def ask() -> None:
+            # The metadata of keys and of requests differ.
+            writer.write_batch(KEYS) if kind == "lookup" else writer.write_with_metadata(KEYS, REQUEST)
+
         until(is_rejected)
         with pytest.raises((fl.FlightError, pa.ArrowException)) as caught:
             if kind == "worker":
                 # A request of a permitted caller is not sent to the worker.
                 exchange(stack, server, "infer", "reader")
             else:
-                writer.write_with_metadata(KEYS, REQUEST)
+                ask()
             while True:
                 reader.read_chunk()
                 if kind != "worker":
-                    writer.write_with_metadata(KEYS, REQUEST)
+                    ask()
         assert status_of(caught.value) == UNKNOWN, caught.value
 
 
