@@ -15,6 +15,7 @@ cannot be installed, the file `torch.missing` holds the reason, and the tests th
 from __future__ import annotations
 
 import argparse
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -24,15 +25,12 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))
 
 from environment import Unavailable, install, is_current, run, uv  # noqa: E402
-from glibc import is_elf, required_glibc  # noqa: E402
 
 HOME = ROOT / "target" / "python"
 LOCKS = HERE / "requirements"
 # PyTorch on Linux includes CUDA's libraries: 5.2 GB on disk.
 TORCH_BYTES = 7_000_000_000
-# Rust's standard library requires it.
-OLDEST_GLIBC = (2, 17)
-# Minor versions of glibc 2 for which maturin has a tag of wheels.
+# Minor versions of glibc 2 for which maturin has a tag of wheels, from the oldest one that Rust's standard library supports.
 TAGGED_MINORS = (17, 24, 26, 27, 28, 31, *range(34, 42))
 
 
@@ -60,12 +58,12 @@ def compatibility() -> list[str]:
     maturin by itself considers only the native part.
     """
     release = ROOT / "target" / "release"
-    binaries = [path for path in (release / "forebay", release / "lib_forebay.so") if path.exists() and is_elf(path)]
-    if not binaries:
+    versions = [platform.libc_ver(str(path)) for path in (release / "forebay", release / "lib_forebay.so") if path.exists()]
+    required = [tuple(map(int, version.split("."))) for library, version in versions if library == "glibc"]
+    if not required:
         return []
-    required = max(OLDEST_GLIBC, *map(required_glibc, binaries))
     # The next version for which maturin has a tag.
-    tag = next((f"manylinux_2_{minor}" for minor in TAGGED_MINORS if (2, minor) >= required), "linux")
+    tag = next((f"manylinux_2_{minor}" for minor in TAGGED_MINORS if (2, minor) >= max(required)), "linux")
     return ["--compatibility", tag]
 
 

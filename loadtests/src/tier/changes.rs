@@ -36,7 +36,7 @@ pub(super) enum How {
     Unreachable,
 }
 
-/// All ways, with the words of the report.
+/// Each way in which a server can fail, with its name in the report.
 pub(super) const WAYS: [(How, &str); 4] = [
     (How::Never, "no server stops"),
     (How::Killed, "a server is killed"),

@@ -114,7 +114,7 @@ impl Callers {
     /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
     /// 7/8 of it if the caller holds some already.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
-        self.try_take(caller, resource, amount, Priority::Normal).inspect_err(|_| count_refusal(resource))
+        self.take_for(Priority::Normal, caller, resource, amount)
     }
 
     /// As [`take`](Self::take), for a request of a priority. Requests of low priority are refused from half of the limit on, so that
@@ -129,7 +129,9 @@ impl Callers {
         resource: Resource,
         amount: u64,
     ) -> Result<Charge, Error> {
-        self.try_take(caller, resource, amount, priority).inspect_err(|_| count_refusal(resource))
+        self.try_take(caller, resource, amount, priority).inspect_err(|_| {
+            counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
+        })
     }
 
     /// As [`take`](Self::take), but waits for up to `limit` until enough is free. Cancel safe.
@@ -276,22 +278,12 @@ impl Charge {
     /// # Errors
     /// As [`Callers::take`].
     pub(crate) fn resized(mut self, amount: u64) -> Result<Self, Error> {
-        if let Some(more) = amount.checked_sub(self.amount).filter(|more| *more > 0) {
-            let callers = self.callers.clone();
-            let mut held = callers.shared.held.lock();
-            if let Err(error) = callers.check(&held, &self.caller, self.resource, more, Priority::Normal) {
-                drop(held);
-                count_refusal(self.resource);
-                return Err(error);
-            }
-            let at = self.resource as usize;
-            held.total[at] += more;
-            held.by_caller.entry(self.caller.clone()).or_default()[at] += more;
-            gauge!("forebay_caller_resources", "resource" => self.resource.name()).set(held.total[at] as f64);
-            self.amount = amount;
-            return Ok(self);
+        if amount > self.amount {
+            let mut more = self.callers.take(&self.caller, self.resource, amount - self.amount)?;
+            self.amount += std::mem::take(&mut more.amount);
+        } else {
+            self.resize(amount);
         }
-        self.resize(amount);
         Ok(self)
     }
 
@@ -340,10 +332,6 @@ impl WeakCharge {
     pub(crate) fn take(&self) -> Option<Charge> {
         self.0.upgrade()?.lock().take()
     }
-}
-
-fn count_refusal(resource: Resource) {
-    counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
 }
 
 /// Charges of the messages of a streamed response. The stream and the extensions of the response share them.
