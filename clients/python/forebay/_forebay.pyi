@@ -163,7 +163,7 @@ class DeviceColumn:
     def type(self) -> str: ...
     @property
     def nullable(self) -> bool:
-        """True if this column of any batch of the stream may have nulls. This one has none."""
+        """True if the column may have nulls in some batch of the stream. It has none in this one."""
 
     @property
     def shape(self) -> list[int]:
@@ -187,7 +187,7 @@ class DeviceLists:
     def type(self) -> str: ...
     @property
     def nullable(self) -> bool:
-        """True if this column of any batch of the stream may have nulls. This one has none."""
+        """True if the column may have nulls in some batch of the stream. It has none in this one."""
 
     def ragged(self) -> tuple[DeviceColumn, DeviceColumn]:
         """Returns the items of all rows and the offsets, as views."""

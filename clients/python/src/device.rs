@@ -102,7 +102,7 @@ impl DeviceColumn {
         self.tensor.data_type.to_string()
     }
 
-    /// True if this column of any batch of the stream may have nulls. This one has none.
+    /// True if the column may have nulls in some batch of the stream. It has none in this one.
     #[getter]
     fn nullable(&self) -> bool {
         self.nullable
@@ -182,7 +182,7 @@ impl DeviceLists {
         &self.kind
     }
 
-    /// True if this column of any batch of the stream may have nulls. This one has none.
+    /// True if the column may have nulls in some batch of the stream. It has none in this one.
     #[getter]
     fn nullable(&self) -> bool {
         self.nullable

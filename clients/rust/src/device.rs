@@ -7,8 +7,8 @@
 //!                     during work on the previous batch            consumer's streams have completed
 //! ```
 //!
-//! One batch is copied ahead, or as many as [`Device::with_prefetch`] says. The copies and the batch in use share one buffer more
-//! than that. Each further batch that the consumer keeps occupies another buffer. No host thread waits for a copy: streams of
+//! One batch is copied ahead, or n with [`Device::with_prefetch`]. This takes n + 1 buffers of device memory: n for the copies, and one
+//! for the batch in use. Each further batch that the consumer keeps needs another buffer. No host thread waits for a copy: streams of
 //! the device wait for each other's events.
 
 #![allow(unsafe_code)] // Device streams are raw pointers, and all driver functions are unsafe.
@@ -65,8 +65,8 @@ impl Device {
         Self { backend, prefetch: 1 }
     }
 
-    /// Sets the number of batches that are copied ahead of the consumer, 1 to 64. The default is 1. The batches of a training occupy
-    /// device memory for one batch more, and for those that the consumer keeps.
+    /// Sets the number of batches that are copied ahead of the consumer, 1 to 64. The default is 1. The training needs
+    /// device memory for these batches, for the one in use, and for each further one that the consumer keeps.
     ///
     /// # Errors
     /// [`Error::Request`] for another number.

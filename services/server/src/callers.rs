@@ -196,10 +196,11 @@ impl Callers {
             return Ok(());
         }
         let name = resource.name();
-        let half = if priority == Priority::Low { ", half of it for requests of low priority" } else { "" };
+        let half =
+            if priority == Priority::Low { "; requests of low priority may use half of it" } else { "" };
         Err(Error::busy(format!(
             "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
-             {limit}{half}, of which {} are only for callers that hold none",
+             {limit}{half}; {} are reserved for callers that use none",
             capacity / 8
         )))
     }
@@ -377,8 +378,8 @@ mod tests {
         let refusal = take("greedy").err().unwrap();
         assert_eq!(
             refusal.message(),
-            "14 streams are in use, 14 of them by token 'greedy', and 1 more exceed 14; limits.max_streams is 16, of \
-             which 2 are only for callers that hold none"
+            "14 streams are in use, 14 of them by token 'greedy', and 1 more exceed 14; limits.max_streams is 16; \
+             2 are reserved for callers that use none"
         );
         let other = take("other").unwrap();
         assert!(take("other").is_err(), "the last place is for a third caller");
@@ -452,7 +453,7 @@ mod tests {
         let mut held: Vec<Charge> = (0..7).map(|_| take(Priority::Low).unwrap()).collect();
         let refusal = take(Priority::Low).err().unwrap();
         assert!(
-            refusal.message().contains("half of it for requests of low priority"),
+            refusal.message().contains("requests of low priority may use half of it"),
             "{}",
             refusal.message()
         );

@@ -80,7 +80,7 @@ struct Serve {
     state: Option<String>,
     /// Sources of the addresses of all servers of the cluster, separated by commas: HOST:PORT for one server, dns:NAME:PORT for all
     /// addresses of a name, or file:PATH for a file with one address on each line. Requires --advertise and a --state that all
-    /// servers share [default: none, the server is no member of a cluster].
+    /// servers share [default: none, the server is not in a cluster].
     #[arg(long, value_name = "SOURCES", env = "FOREBAY_MEMBERS")]
     members: Option<String>,
     /// Address to which clients and other servers connect. It is also the name of this server in the cluster, and must not change
@@ -159,8 +159,8 @@ struct Serve {
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
     /// Bytes per second that the network interface of the server can send, such as 12.5GB for 100 Gbit/s. The metric
-    /// forebay_wanted_servers then uses the load of the network if it is above the load of the CPU threads [default: unknown, the
-    /// metric uses the load of the CPU threads].
+    /// forebay_wanted_servers then uses the higher of the loads of the network and of the CPU threads [default: none, it uses the load
+    /// of the CPU threads].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_NETWORK_BANDWIDTH")]
     network_bandwidth: Option<ByteSize>,
     /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].

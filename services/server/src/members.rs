@@ -143,7 +143,7 @@ impl Members {
             return Ok(());
         }
         let Some(bound) = load.exceeded() else { return Ok(()) };
-        counter!("forebay_streams_sent_on_total").increment(1);
+        counter!("forebay_streams_redirected_total").increment(1);
         Err(Error::next(format!("this server has a high load ({bound}); call the next server of the list")))
     }
 

@@ -169,8 +169,9 @@ pub struct Limits {
     pub max_calls: usize,
     /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups, answers of
     /// batch queues, `GetFlightInfo`, and exported batches. It also counts requests to batch queues until the worker's answer:
-    /// their keys, their columns, and the estimated size of their features. Requests of low priority use at most half. At least
-    /// 8/7 of `max_explain_bytes` and of `lookups.max_answer_bytes`. Default: 256 MiB.
+    /// their keys, their columns, and the estimated size of their features. Requests of low priority to batch queues
+    /// may use half of this limit. One caller may use 7/8 of it. It is therefore at least 8/7 of `max_explain_bytes` and of
+    /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
     /// Time in which a client must receive an answer that counts towards `max_unsent_bytes`, at least 100 ms. One second per MiB is
     /// added. After that, the connection is closed. Default: 60 s.

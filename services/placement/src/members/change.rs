@@ -44,7 +44,7 @@ pub enum Change {
     Refused(Refusal),
     /// A new member list was not adopted yet, because it lacks too many addresses.
     #[error(
-        "the new member list lacks {lost} of {of} addresses; it is adopted after {delay:?} unless they return"
+        "the new member list lacks {lost} of {of} addresses; unless these return, it is adopted after {delay:?}"
     )]
     HeldBack {
         /// Number of addresses of the list in use that the new list lacks.

@@ -58,16 +58,16 @@ pub struct Settings {
     /// with the certificate of `tls`. Default: the public CAs.
     pub ca: Option<PathBuf>,
     /// Number of open streams at which this server redirects new streams to the next server in their list of locations, at least 1.
-    /// Streams with partitions, streams of clients without the header `forebay-candidate`, and streams for which this is the last
-    /// server of the list are not redirected. Default: none, no redirects because of open streams.
+    /// It does not redirect streams with partitions, streams of clients that do not send the header `forebay-candidate`, and streams
+    /// for which it is the last server. Default: none, no limit.
     pub overflow_streams: Option<usize>,
-    /// Demand of the trainers at which this server redirects new streams, as with `overflow_streams`, at least 0.1. The unit is one
-    /// server at full load, as in the metric `forebay_wanted_servers`. It is at least 1 only if trainers of several jobs wait for
-    /// this server. A high value, such as 1000, prevents redirects because of the demand. Default: 1.
+    /// Demand of the trainers, in servers at full load as in the metric `forebay_wanted_servers`, at which this server redirects new
+    /// streams; with the exceptions of `overflow_streams`. The minimum is 0.1. The demand of one job stays below 1. A high value, such
+    /// as 1000, disables these redirects. Default: 1.
     pub overflow_demand: f64,
-    /// Bytes of batches sent per second, averaged over 10 s, at which this server redirects new streams, as with `overflow_streams`;
-    /// a number, or with a unit such as `10GB`. Set it if the threshold differs from 90% of `network_bandwidth`. Default: 90% of
-    /// `network_bandwidth`; if that is not set, no redirects because of this rate.
+    /// Bytes of batches sent per second, averaged over 10 s, at which this server redirects new streams; with the exceptions of
+    /// `overflow_streams`. A number, or with a unit such as `10GB`. Default: 90% of `network_bandwidth`, or no limit if that is not
+    /// set.
     pub overflow_bytes_per_second: Option<ByteSize>,
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn check_names(
         source::parse(members).context("--members")?;
         ensure!(
             advertise.is_some(),
-            "--members: expected --advertise HOST:PORT, too, to which clients and other servers connect"
+            "--members: expected --advertise HOST:PORT, the address to which clients and other servers connect"
         );
     }
     if let Some(advertise) = advertise {

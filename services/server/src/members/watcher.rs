@@ -217,7 +217,7 @@ impl Watcher {
                 for address in scoped.difference(&self.scoped) {
                     tracing::warn!(
                         %address,
-                        "an address in DNS is no member, because it is valid only on a network interface of this machine"
+                        "skipped an address from DNS: it is a scoped IPv6 address, which other machines cannot use"
                     );
                 }
                 self.scoped = scoped;

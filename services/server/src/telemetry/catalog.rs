@@ -74,9 +74,9 @@ pub(super) const GROUPS: &[Group] = groups! {
         Counter "forebay_hello_errors_total":
             "Requests `hello` to other servers of the cluster that failed or were not answered in time.";
         Counter "forebay_streams_placed_total" [CANDIDATE] absent "without `members`":
-            "Batch streams that were opened at this server, by the server that the placement assigns to them.";
-        Counter "forebay_streams_sent_on_total":
-            "Redirects: requests for batch streams that this server referred to the next server in their list of locations, because its load had reached a threshold (`membership.overflow_*`).";
+            "Batch streams that were opened at this server. `candidate` tells whether the placement assigns them to this server (`first`) or to another one (`other`).";
+        Counter "forebay_streams_redirected_total":
+            "Requests for batch streams that this server redirected to the next server in their list of locations, because its load had reached a threshold (`membership.overflow_*`).";
     }
     "Calls" {
         Counter "forebay_grpc_calls_total" [METHOD, CODE]
@@ -108,7 +108,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_bottleneck" [BOTTLENECK]:
             "1 for the current bottleneck of all sessions together, 0 for the others.";
         Gauge "forebay_wanted_servers" absent "before the first second after the start":
-            "Demand of the trainers of this server, in servers at full load: the rate that the trainers would receive if they never waited for this server, divided by the capacity of this server. The number of servers for a target load of 0.8 is the sum over all servers divided by 0.8.";
+            "Demand of the trainers of this server: the number of servers at full load that they need. It is the rate at which they would read without waiting for this server, divided by the capacity of this server. The number of servers to run is the sum of this metric over all servers, divided by the target load (0.8).";
         FractionalCounter "forebay_idle_gpu_cost_total" absent "without `--gpu-hour-cost`":
             "Cost of GPUs while their trainers waited, in the currency of the setting `gpu_hour_cost`.";
         Gauge "forebay_label_skewed_sessions" [DATASET] absent "before the first session with a `label_column`":

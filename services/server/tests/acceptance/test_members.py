@@ -338,7 +338,7 @@ def test_a_loaded_server_sends_streams_on_and_the_last_one_serves(
     trailers = dict(caught.value.initial_metadata() or ()) | dict(caught.value.trailing_metadata() or ())
     assert trailers["forebay-next"] == "1"
     assert "membership.overflow_streams is 1" in caught.value.details()
-    assert scrape(loaded).value("forebay_streams_sent_on_total") == 1
+    assert scrape(loaded).value("forebay_streams_redirected_total") == 1
     # The last server of a list serves, and so does any server for a client without a list.
     others = [open_stream(loaded, ("forebay-candidate", "last")), open_stream(loaded)]
     with pytest.raises(grpc.RpcError) as caught:
@@ -352,7 +352,7 @@ def test_a_loaded_server_sends_streams_on_and_the_last_one_serves(
     cluster.servers[1].kill()
     cluster.until_seen(0, {0: "ready", 1: "silent"})
     calls = [open_stream(loaded, ("forebay-candidate", "0")) for _ in range(3)]
-    assert scrape(loaded).value("forebay_streams_sent_on_total") == 1
+    assert scrape(loaded).value("forebay_streams_redirected_total") == 1
     for call in calls:
         call.cancel()
 
