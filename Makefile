@@ -10,6 +10,8 @@ COMPARED := copy-only,forebay,forebay-pyarrow,pyarrow-server,forebay-python,torc
 PEERS := target/release/forebay-load peers --python target/python/torch/bin/python --only $(COMPARED)
 # Cargo's runner for the host: each test binary and documentation example has a limit of time.
 LIMITED := env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=$(CURDIR)/.ci/limited"
+# Processes of each Python suite of `make test`.
+PROCESSES := --numprocesses 2 --dist loadfile
 # Time of each fuzz target.
 FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
@@ -23,8 +25,8 @@ help:
 demo: ## stream generated Parquet to a small trainer and print rates
 	$(CARGO) run --release -- demo
 
-# The Python tests wait for other processes most of the time. Therefore the two suites run at once. Their output is grouped where
-# make can do that.
+# The Python tests wait for other processes most of the time. Therefore the two suites run at once, each with two processes. All tests of
+# a file run in one process, because they share servers. The output is grouped where make can do that.
 test: test-rust ## test-rust, test-acceptance and test-python; creates their Python environments
 	$(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-acceptance test-python
 
@@ -48,14 +50,14 @@ test-data:
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 
 test-acceptance: binaries test-data ## tests of the release binary with stock pyarrow
-	target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)
+	target/acceptance/venv/bin/python -m pytest $(PROCESSES) $(ACCEPTANCE)
 
 # Tests with the mark `once` behave alike with and without PyTorch, so that only the first run has them.
 test-python: wheel test-data ## tests of the installed Python wheel
-	target/python/venv/bin/python -m pytest $(PACKAGE)/tests
+	target/python/venv/bin/python -m pytest $(PROCESSES) $(PACKAGE)/tests
 	@if [ -e target/python/torch.missing ]; then \
 		echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; [ "$$FOREBAY_STRICT_SKIPS" != 1 ]; \
-	else target/python/torch/bin/python -m pytest -m "not once" $(PACKAGE)/tests; fi
+	else target/python/torch/bin/python -m pytest $(PROCESSES) -m "not once" $(PACKAGE)/tests; fi
 
 test-python-versions: wheel ## tests of the wheel with each version of Python from 3.9 to 3.14 that this machine has
 	$(PYTHON) $(PACKAGE)/versions.py target/python/wheels/*.whl
@@ -93,7 +95,7 @@ nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloade
 	mkdir -p $(RESULTS)
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
-	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
+	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 FOREBAY_TIER_FLAPPING=60 \
 		target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
 	target/release/forebay-load tier --scenario tier --json $(RESULTS)/tier.json
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py

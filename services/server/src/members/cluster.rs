@@ -181,7 +181,9 @@ impl Cluster {
             return Ok(Some(kept));
         }
         let (servers, revision) = (view.servers(), view.revision);
-        let (pairs, placed) = (pairs(&(0..key.ranks), servers.len()), key.clone());
+        // The second candidates depend on each pair of two servers.
+        let (pairs, placed) =
+            (pairs(&(0..key.ranks.saturating_add(servers.len() as u64)), servers.len()), key.clone());
         let placement = Arc::new(compute(pairs, move || placed.place(&servers)).await?);
         self.placements.lock().keep(revision, key, Arc::clone(&placement));
         Ok(Some(placement))
