@@ -4,7 +4,7 @@ use forebay_loader::{Error, Identity, find_column};
 use forebay_storage::Reader;
 
 /// Version of the file format, part of every identity.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// Key columns of a dataset, and the rule that selects one of several rows with the same key.
 #[derive(Debug, Clone, PartialEq, Eq)]
