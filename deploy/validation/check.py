@@ -26,6 +26,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+import base_images
 import custom_resources
 
 if sys.version_info >= (3, 11):
@@ -178,6 +179,9 @@ def image(root: Path) -> Iterator[str]:
         yield f"Dockerfile: builds with another Rust than rust-toolchain.toml ({toolchain})"
     if text.count("\nFROM ") < 2:
         yield "Dockerfile: one stage, so that the compiler is shipped"
+    # GitHub sets it in the workflow of a release.
+    if os.environ.get("GITHUB_REF_TYPE") == "tag":
+        yield from base_images.unpinned(text)
     users = re.findall(r"^USER (\S+)$", text, re.M)
     if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
         yield "Dockerfile: USER is not a number other than root's"
@@ -455,6 +459,43 @@ def faults_of_policies(chart: Path) -> Iterator[str]:
             yield f"{settings}: the NetworkPolicy opens {opened}, expected {expected}"
 
 
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+ZONES = "topologySpreadConstraints[0].topologyKey=topology.kubernetes.io/zone"
+
+# Values, and what they make of the pod: its image, where {version} is that of the chart, and the keys of its topology spread constraints.
+PODS: dict[str, tuple[str, list[str]]] = {
+    "": ("forebay:{version}", ["kubernetes.io/hostname"]),
+    f"image.digest={DIGEST}": (f"forebay@{DIGEST}", ["kubernetes.io/hostname"]),
+    f"image.tag=1.2.3,image.digest={DIGEST}": (f"forebay@{DIGEST}", ["kubernetes.io/hostname"]),
+    "image.repository=registry.example/forebay,image.tag=1.2.3": ("registry.example/forebay:1.2.3", ["kubernetes.io/hostname"]),
+    ZONES: ("forebay:{version}", ["topology.kubernetes.io/zone"]),
+    "kind=DaemonSet": ("forebay:{version}", []),
+}
+
+
+def faults_of_pods(chart: Path) -> Iterator[str]:
+    """The pods run the named image, and those of a StatefulSet are spread over the nodes unless the values say otherwise."""
+    version = load(chart / "Chart.yaml")["appVersion"]
+    for settings, (image, keys) in PODS.items():
+        values = ",".join(part for part in ("insecure=true,datasets.clicks=s3://b/c", settings) if part)
+        status, out, err = run(tool("helm"), "template", "test", chart, "--set", values)
+        if status != 0:
+            raise Broken(f"helm template --set {values}: {err.strip()}")
+        (workload,) = (each for each in yaml.safe_load_all(out) if each and each["kind"] in ("StatefulSet", "DaemonSet"))
+        template = workload["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        if container["image"] != image.format(version=version):
+            yield f"{settings or 'the defaults'}: the image is {container['image']}, expected {image.format(version=version)}"
+        constraints = template["spec"].get("topologySpreadConstraints", [])
+        if [each["topologyKey"] for each in constraints] != keys:
+            yield f"{settings or 'the defaults'}: the pods are spread by {constraints}, expected {keys}"
+        for each in constraints if settings != ZONES else []:
+            if each["whenUnsatisfiable"] != "ScheduleAnyway":
+                yield f"{settings or 'the defaults'}: a server waits for a node without another one"
+            if not each["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items():
+                yield f"{settings or 'the defaults'}: the constraint selects no pod of the chart"
+
+
 def chart(root: Path) -> Iterator[str]:
     helm, folder = tool("helm"), root / "deploy/helm/forebay"
     cases = sorted((folder / "ci").glob("*-values.yaml"))
@@ -480,6 +521,7 @@ def chart(root: Path) -> Iterator[str]:
         for found in pool.map(accepted, REFUSED, REFUSED.values()):
             yield from found
     yield from faults_of_policies(folder)
+    yield from faults_of_pods(folder)
 
 
 PARTS = {"prometheus": prometheus, "dashboard": dashboard, "image": image, "compose": compose, "chart": chart}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+import base_images
 import check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,6 +229,34 @@ FAULTS = {
         "30",
         "grace period",
     ),
+    "a digest that is ignored": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "{{- if .Values.image.digest }}",
+        "{{- if false }}",
+        f"expected forebay@{check.DIGEST}",
+    ),
+    "pods on one node": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        '(eq .Values.kind "StatefulSet") (not .Values.topologySpreadConstraints)',
+        "false (not .Values.topologySpreadConstraints)",
+        "the defaults: the pods are spread by []",
+    ),
+    "pods that wait for a node of their own": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "whenUnsatisfiable: ScheduleAnyway",
+        "whenUnsatisfiable: DoNotSchedule",
+        "waits for a node",
+    ),
+    "a constraint on other pods": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        'matchLabels: {{ include "forebay.selector" . | nindent 10 }}\n  {{- end }}\n  {{- with .Values.topologySpreadConstraints }}',
+        "matchLabels: { app: other }\n  {{- end }}\n  {{- with .Values.topologySpreadConstraints }}",
+        "selects no pod",
+    ),
     "a pod that is root": (
         "chart",
         f"{CHART}/templates/_helpers.tpl",
@@ -349,7 +379,20 @@ def test_it_finds(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     if part == "chart":
         # What has nothing to do with the fault takes time.
         monkeypatch.setattr(check, "REFUSED", {})
+        monkeypatch.setattr(check, "PODS", dict(list(check.PODS.items())[:2]))
         for values in (copy / CHART / "ci").iterdir():
             if values.name not in ENOUGH:
                 values.unlink()
     assert word in faults(part, copy)
+
+
+def test_a_released_image_names_its_base_images_by_digest() -> None:
+    digest = f"@{check.DIGEST}"
+    pinned = f"FROM rust:1-slim{digest} AS build\nRUN make\nFROM gcr.io/cc{digest}\nFROM build\n"
+    assert base_images.unpinned(pinned) == []
+    for image in ("rust:1-slim", "gcr.io/cc"):
+        (fault,) = base_images.unpinned(pinned.replace(image + digest, image))
+        assert f"FROM {image} has no digest" in fault
+    # The lines of the real file are found, with and without digests.
+    text = re.sub(r"@sha256:[0-9a-f]{64}", "", (ROOT / "deploy/Dockerfile").read_text())
+    assert len(base_images.unpinned(text)) == text.count("\nFROM ") == 2

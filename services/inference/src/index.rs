@@ -6,10 +6,12 @@
 //!
 //! - [`KeySpec`]: the key columns, and the rule that selects one of several rows with the same key.
 //! - [`KeyIndex`]: the finished index. Its table is narrow for keys of 4 or 8 bytes and wide for all others.
+//! - [`KeyHash`](key_hash::KeyHash): the hash function of an index, with a random seed.
 
 mod block_keys;
 mod builder;
 mod file;
+mod key_hash;
 mod key_index;
 mod narrow_table;
 mod sharding;

@@ -6,7 +6,6 @@ use arrow_ord::cmp::distinct;
 use arrow_schema::{ArrowError, DataType, Schema};
 use arrow_select::nullif::nullif;
 use forebay_loader::{Error, find_column};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Names and types of the columns of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,12 +192,6 @@ pub(crate) fn column_named<'a>(keys: &'a RecordBatch, name: &str) -> Result<&'a 
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         Error::invalid("keys", format!("there is no column '{name}' among {names:?}"))
     })
-}
-
-/// Hash of a key. Part of the file format of indexes.
-#[inline]
-pub(crate) fn hash(key: &[u8]) -> u64 {
-    xxh3_64(key)
 }
 
 /// Class of types that can be converted to each other.

@@ -132,6 +132,11 @@ impl Loader {
         }
     }
 
+    /// Tenant of the jobs and streams that are opened.
+    pub fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+
     /// Returns a handle of this loader, whose jobs and streams belong to `tenant`. A job that several tenants share belongs to the
     /// first of them.
     #[must_use]

@@ -84,4 +84,6 @@ impl Authenticator {
 }
 
 #[cfg(test)]
+pub(crate) mod test_access;
+#[cfg(test)]
 mod tests;

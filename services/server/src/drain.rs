@@ -69,7 +69,8 @@ impl Drain {
         self.interrupted.run_until_cancelled(work).await.ok_or_else(stopping)
     }
 
-    /// Runs `work` unless the server starts to drain first.
+    /// Waits for `work`, such as the next message of a client, unless it has to wait while the server drains. A message that was received
+    /// before is not lost.
     ///
     /// # Errors
     /// [`stopping`] if the server drains.
@@ -77,8 +78,8 @@ impl Drain {
         let (work, drained) = (pin!(work), pin!(self.drained()));
         tokio::select! {
             biased;
-            () = drained => Err(stopping()),
             done = work => Ok(done),
+            () = drained => Err(stopping()),
         }
     }
 }
@@ -86,4 +87,17 @@ impl Drain {
 /// The error of a call that the stopping server rejects or ends.
 pub(crate) fn stopping() -> Error {
     Error::unavailable("the server is stopping; retry on another server")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_draining_server_takes_a_message_that_has_arrived_and_waits_for_no_other() {
+        let drain = Drain::default();
+        drain.drain();
+        assert_eq!(drain.unless_drained(std::future::ready(7)).await, Ok(7));
+        assert_eq!(drain.unless_drained(std::future::pending::<()>()).await, Err(stopping()));
+    }
 }

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use crate::{
     Error,
     auth::Access,
+    reads,
     registry::datasets::Datasets,
     registry::jobs::{Found, Jobs},
     settings::Limits,
@@ -65,7 +66,7 @@ impl Explainer {
         let summary = async {
             let explained = self.explained(access, train, at).await?;
             let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await;
-            summary.map_err(|error| self.datasets.stream_error(&train.dataset, error))
+            summary.map_err(|error| self.datasets.read_error(reads::of_train(train), error))
         };
         self.bounded(summary).await
     }
@@ -96,7 +97,7 @@ impl Explainer {
         }
         let loader = self.loader.of_tenant(access.tenant());
         let explained = Explained::build(&loader, train, readers, at).await;
-        explained.map(Arc::new).map_err(|error| self.datasets.stream_error(&train.dataset, error))
+        explained.map(Arc::new).map_err(|error| self.datasets.read_error(reads::of_train(train), error))
     }
 
     /// Runs `work` within the concurrency limit and the timeout.

@@ -40,6 +40,7 @@ mod lookup_request;
 mod members;
 mod partitions;
 mod readiness;
+mod reads;
 mod registry;
 mod samples;
 mod server;

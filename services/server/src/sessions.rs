@@ -264,3 +264,6 @@ impl Drop for Running {
         self.sessions.gauge();
     }
 }
+
+#[cfg(test)]
+mod tests;

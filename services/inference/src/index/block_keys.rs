@@ -4,8 +4,8 @@ use arrow_array::RecordBatch;
 use arrow_row::{RowConverter, Rows, SortField};
 use forebay_loader::Error;
 
-use super::sharding::shard_of;
-use crate::keys::{EncodedKeys, KeyType, hash};
+use super::{key_hash::KeyHash, sharding::shard_of};
+use crate::keys::{EncodedKeys, KeyType};
 
 /// Keys of a block and the values that order rows with the same key.
 pub(super) struct BlockKeys {
@@ -17,13 +17,14 @@ pub(super) struct BlockKeys {
 }
 
 impl BlockKeys {
-    /// Encodes the keys of a block. `order` is the position of the ordering column, if any.
+    /// Encodes the keys of a block, and assigns them to `shard_count` shards by `hash`. `order` is the position of the ordering
+    /// column, if any.
     pub(super) fn new(
         key: &KeyType,
         chunks: &[RecordBatch],
         order: Option<usize>,
         first_row: u64,
-        shard_count: usize,
+        (hash, shard_count): (KeyHash, usize),
     ) -> Result<Self, Error> {
         let columns = key.columns().len();
         let internal = |error: arrow_schema::ArrowError| Error::Internal(error.to_string());
@@ -45,7 +46,7 @@ impl BlockKeys {
         let mut shards = vec![Vec::with_capacity(keys.len() / shard_count * 9 / 8); shard_count];
         for row in 0..keys.len() {
             if let Some(key) = keys.get(row) {
-                let hash = hash(key);
+                let hash = hash.hash(key);
                 shards[shard_of(hash, shard_count)].push((hash, row as u32));
             }
         }

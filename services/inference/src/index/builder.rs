@@ -9,6 +9,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::{
     KeyIndex, KeySpec,
     block_keys::BlockKeys,
+    key_hash::KeyHash,
     narrow_table::{self, FilledShard, NarrowTable},
     sharding::{shard_count, slots_for},
     table::Table,
@@ -48,7 +49,7 @@ impl KeyIndex {
             let reason = format!("the snapshot has {rows} rows, expected at most {most}");
             return Err(Error::invalid("key", reason));
         }
-        let (shards, flow) = (shard_count(snapshot.rows()), Flow::new());
+        let (shards, flow, hash) = (shard_count(snapshot.rows()), Flow::new(), KeyHash::random());
         let mut done = IndexProgress { rows: snapshot.rows(), rows_done: 0 };
         let mut read = stream::iter(0..snapshot.blocks().len())
             .map(|block| {
@@ -57,7 +58,7 @@ impl KeyIndex {
                     let first_row = reader.snapshot().blocks()[block].first_row;
                     let encode = move |chunks: Chunks| async move {
                         let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
-                        BlockKeys::new(&key, &chunks, order, first_row, shards)
+                        BlockKeys::new(&key, &chunks, order, first_row, (hash, shards))
                     };
                     let what = BlockColumns { reader, block: block as u32, columns };
                     block_reader.read(what, Purpose::Index, flow, encode).await
@@ -95,7 +96,7 @@ impl KeyIndex {
                 (Table::Any(WideTable { keys, shards }), count)
             }
         };
-        Ok(Self { key: (*key).clone(), table, count })
+        Ok(Self { key: (*key).clone(), hash, table, count })
     }
 }
 

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     KeyIndex, KeySpec,
+    key_hash::KeyHash,
     narrow_table::{NarrowTable, Shard},
     sharding::MAX_SHARDS,
     spec::VERSION,
@@ -37,6 +38,7 @@ struct Header {
     identity: String,
     rows: u64,
     count: u64,
+    hash: KeyHash,
     table: TableHeader,
 }
 
@@ -116,6 +118,7 @@ impl KeyIndex {
             identity: format!("{:032x}", spec.identity(reader)),
             rows: reader.snapshot().rows(),
             count: self.count,
+            hash: self.hash,
             table,
         };
         let header = serde_json::to_vec(&header)?;
@@ -194,7 +197,7 @@ fn read(bytes: &[u8], reader: &Reader, spec: &KeySpec) -> Result<KeyIndex, &'sta
     if !rest.is_empty() {
         return Err("the file is longer than its header states");
     }
-    Ok(KeyIndex { key, table, count: header.count })
+    Ok(KeyIndex { key, hash: header.hash, table, count: header.count })
 }
 
 fn read_narrow<const KEY: usize, const SLOT: usize>(

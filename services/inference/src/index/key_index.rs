@@ -1,12 +1,13 @@
 //! Index of a snapshot.
 
-use super::table::Table;
+use super::{key_hash::KeyHash, table::Table};
 use crate::keys::{EncodedKeys, KeyType};
 
 /// Row numbers of a snapshot by key. A lookup compares whole keys, so that hash collisions never return a wrong row.
 #[derive(Debug)]
 pub struct KeyIndex {
     pub(super) key: KeyType,
+    pub(super) hash: KeyHash,
     pub(super) table: Table,
     /// Number of distinct keys.
     pub(super) count: u64,
@@ -33,8 +34,8 @@ impl KeyIndex {
         self.table.memory_bytes() as u64
     }
 
-    /// Returns up to `count` of the keys, in a deterministic order. Each key has the same chance, because they are chosen by position in
-    /// a hash table.
+    /// Returns up to `count` of the keys, the same ones in each call. Each key has the same chance, because they are chosen by position
+    /// in a hash table.
     pub(crate) fn sample(&self, count: usize) -> EncodedKeys {
         let mut sample = EncodedKeys::empty(&self.key);
         self.table.sample(count, &mut |key| sample.push(key));
@@ -43,6 +44,6 @@ impl KeyIndex {
 
     /// Returns the row number of each of `keys`; `None` for keys that are not in the snapshot.
     pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
-        self.table.rows(keys)
+        self.table.rows(keys, self.hash)
     }
 }

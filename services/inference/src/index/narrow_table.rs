@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     block_keys::{BlockKeys, replaces},
+    key_hash::KeyHash,
     sharding::{home_of, shard_of, slots_for, step},
 };
-use crate::keys::{EncodedKeys, hash};
+use crate::keys::EncodedKeys;
 
 /// Row number of a free slot. All later slots of the bucket are free, too.
 const FREE: u32 = u32::MAX;
@@ -46,6 +47,20 @@ pub(super) struct Shard {
 pub(super) struct FilledShard {
     homes: usize,
     buckets: Vec<Bucket>,
+}
+
+#[cfg(test)]
+impl FilledShard {
+    /// Number of buckets between the home of each key and the bucket that holds it, in total.
+    pub(super) fn probes<const KEY: usize, const SLOT: usize>(&self, hash: KeyHash) -> u64 {
+        let mut probes = 0;
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            let slots = bucket.as_chunks::<SLOT>().0.iter().map(parts::<KEY, SLOT>);
+            let keys = slots.filter(|(_, row)| *row != FREE).map(|(key, _)| key);
+            probes += keys.map(|key| (at - home_of(hash.hash(key), self.homes)) as u64).sum::<u64>();
+        }
+        probes
+    }
 }
 
 /// Returns the bytes of a table of `keys` keys of `key_bytes` bytes.
@@ -99,12 +114,14 @@ impl<const KEY: usize, const SLOT: usize> NarrowTable<KEY, SLOT> {
         self.buckets.capacity()
     }
 
-    /// Returns the row number of each of `keys`, which are `KEY` bytes wide; `None` for keys that are not in the table.
-    pub(super) fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
+    /// Returns the row number of each of `keys`, which are `KEY` bytes wide; `None` for keys that are not in the table. `hash` is the
+    /// function with which the table was filled.
+    pub(super) fn rows(&self, keys: &EncodedKeys, hash: KeyHash) -> Vec<Option<u64>> {
         let (buckets, _) = self.buckets.as_chunks();
         let (values, _) = keys.bytes().as_chunks::<KEY>();
         // Prefetching all home buckets first overlaps their memory accesses.
-        let homes: Vec<usize> = values.iter().map(|key| self.prefetch_home(buckets, hash(key))).collect();
+        let homes: Vec<usize> =
+            values.iter().map(|key| self.prefetch_home(buckets, hash.hash(key))).collect();
         let row =
             |(at, (key, home))| keys.is_present(at).then(|| row::<KEY, SLOT>(buckets, key, home)).flatten();
         values.iter().zip(homes).enumerate().map(row).collect()

@@ -4,7 +4,7 @@ use forebay_loader::{Error, Identity, find_column};
 use forebay_storage::Reader;
 
 /// Version of the file format, part of every identity.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// Key columns of a dataset, and the rule that selects one of several rows with the same key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ mod tests {
         let (plain, ordered) = (name(&["user"], None), name(&["user", "day"], Some("time")));
         assert_eq!(
             format!("version {VERSION}: {plain:032x} {ordered:032x}"),
-            "version 4: ad5617909f5b8263bf62756bac0878a0 1267fe0c409ac47301649ef4ee659ecb",
+            "version 5: d5e602bd913adcf51b54757d915b2bbd 4a44fd64234fc7f61bbce24205d86ea3",
             "another name requires another VERSION"
         );
     }

@@ -1,6 +1,7 @@
 //! Hash table of an index, by the width of its keys.
 
 use super::{
+    key_hash::KeyHash,
     narrow_table::{self, NarrowTable},
     wide_table::WideTable,
 };
@@ -36,12 +37,13 @@ impl Table {
         }
     }
 
-    /// Returns the row number of each of `keys`; `None` for keys that are not in the table.
-    pub(super) fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
+    /// Returns the row number of each of `keys`; `None` for keys that are not in the table. `hash` is the function with which the table
+    /// was filled.
+    pub(super) fn rows(&self, keys: &EncodedKeys, hash: KeyHash) -> Vec<Option<u64>> {
         match self {
-            Self::Four(table) => table.rows(keys),
-            Self::Eight(table) => table.rows(keys),
-            Self::Any(table) => table.rows(keys),
+            Self::Four(table) => table.rows(keys, hash),
+            Self::Eight(table) => table.rows(keys, hash),
+            Self::Any(table) => table.rows(keys, hash),
         }
     }
 }

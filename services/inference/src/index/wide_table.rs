@@ -4,12 +4,13 @@ use forebay_loader::{Error, prefetch, prefetch_value};
 
 use super::{
     block_keys::{BlockKeys, replaces},
+    key_hash::KeyHash,
     sharding::{home_of, shard_of, slots_for, step},
 };
-use crate::keys::{EncodedKeys, hash};
+use crate::keys::EncodedKeys;
 
 /// Value of a free slot.
-const EMPTY: u64 = u64::MAX;
+pub(super) const EMPTY: u64 = u64::MAX;
 /// Number of bits of a slot that hold the row number. The others hold bits of the hash.
 const ROW_BITS: u32 = 40;
 /// Maximum number of rows of a snapshot.
@@ -65,11 +66,12 @@ impl WideTable {
         rows().step_by(step(rows().count(), count)).for_each(|row| take(self.keys.get(row)));
     }
 
-    /// Returns the row number of each of `keys`; `None` for keys that are not in the table.
-    pub(super) fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
+    /// Returns the row number of each of `keys`; `None` for keys that are not in the table. `hash` is the function with which the table
+    /// was filled.
+    pub(super) fn rows(&self, keys: &EncodedKeys, hash: KeyHash) -> Vec<Option<u64>> {
         // Each step runs for all keys before the next one, so that the prefetches of many keys overlap.
         let mut probes: Vec<Option<Probe<'_>>> =
-            (0..keys.len()).map(|row| Some(Probe::new(keys.get(row)?, &self.shards))).collect();
+            (0..keys.len()).map(|row| Some(Probe::new(keys.get(row)?, hash, &self.shards))).collect();
         for probe in probes.iter_mut().flatten() {
             if let Some(row) = probe.candidate() {
                 prefetch(self.keys.get(row));
@@ -89,8 +91,8 @@ struct Probe<'a> {
 
 impl<'a> Probe<'a> {
     #[inline]
-    fn new(key: &'a [u8], shards: &'a [Box<[u64]>]) -> Self {
-        let hash = hash(key);
+    fn new(key: &'a [u8], hash: KeyHash, shards: &'a [Box<[u64]>]) -> Self {
+        let hash = hash.hash(key);
         let slots = &*shards[shard_of(hash, shards.len())];
         let at = home_of(hash, slots.len());
         prefetch_value(&slots[at]);

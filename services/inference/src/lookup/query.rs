@@ -94,6 +94,11 @@ impl Lookup {
         Self { tenant, ..self }
     }
 
+    /// Tenant of the work for large answers.
+    pub fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+
     /// Returns the current rows of each dataset. Loads them on first use.
     ///
     /// # Errors

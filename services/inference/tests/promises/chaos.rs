@@ -1,4 +1,4 @@
-//! Workers that hang, are slow, die or get poison, for ten minutes of simulated time.
+//! Workers that hang, are slow, die or get poison, for minutes of simulated time.
 
 #![allow(clippy::disallowed_methods)] // The time is simulated.
 
@@ -14,13 +14,12 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-const MINUTES: u64 = 10;
 /// Workers that never fail.
 const HEALTHY: usize = 4;
 /// Workers that fail at random.
 const FAULTY: u64 = 3;
-/// Requests per second: seven tenths of what the healthy workers can compute in full batches.
-const RATE: f64 = 500.0;
+/// Requests per second that the healthy workers can compute in full batches.
+const CAPACITY: f64 = 706.0;
 /// Rows per request.
 const ROWS: u64 = 20;
 
@@ -134,8 +133,16 @@ async fn ask(queue: Requests, request: Request, timeout: Duration, outcomes: Arc
     }
 }
 
-/// Runs the load for ten minutes, with or without faults. Returns the outcomes and the number of computed requests.
-async fn run(seed: u64, has_faults: bool) -> (Outcomes, u64) {
+/// The requests of a run.
+#[derive(Clone, Copy)]
+struct Arrivals {
+    /// Rate as a multiple of [`CAPACITY`].
+    load: f64,
+    minutes: u32,
+}
+
+/// Runs the load, with or without faults. Returns the outcomes and the number of computed requests.
+async fn run(seed: u64, arrivals: Arrivals, has_faults: bool) -> (Outcomes, u64) {
     let config = QueueConfig { max_batch_rows: 256, ..QueueConfig::default() };
     let queue = Requests::new("chaos", config).unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -151,8 +158,8 @@ async fn run(seed: u64, has_faults: bool) -> (Outcomes, u64) {
     }
     let (began, mut at) = (Instant::now(), 0.0);
     for number in 0.. {
-        at -= random.f64().max(1e-12).ln() / RATE;
-        if at > (MINUTES * 60) as f64 {
+        at -= random.f64().max(1e-12).ln() / (arrivals.load * CAPACITY);
+        if at > f64::from(arrivals.minutes * 60) {
             break;
         }
         sleep_until(began + Duration::from_secs_f64(at)).await;
@@ -173,9 +180,10 @@ async fn run(seed: u64, has_faults: bool) -> (Outcomes, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn workers_that_hang_slow_down_die_or_get_poison_cost_little_for_ten_minutes() {
+    let arrivals = Arrivals { load: 0.7, minutes: 10 };
     for seed in 0..3 {
-        let (healthy, _) = run(seed, false).await;
-        let (chaos, computed) = run(seed, true).await;
+        let (healthy, _) = run(seed, arrivals, false).await;
+        let (chaos, computed) = run(seed, arrivals, true).await;
         println!("{healthy:?}; with faults: {chaos:?}, computed {computed}");
         assert!(
             chaos.answered as f64 >= 0.9 * healthy.answered as f64,
@@ -184,4 +192,15 @@ async fn workers_that_hang_slow_down_die_or_get_poison_cost_little_for_ten_minut
         // Nearly all requests are computed once.
         assert!(computed as f64 <= 1.02 * chaos.answered as f64, "{computed} computed, {chaos:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn faulty_workers_take_little_from_the_answers_of_overloaded_healthy_ones() {
+    let arrivals = Arrivals { load: 1.3, minutes: 3 };
+    let (healthy, _) = run(3, arrivals, false).await;
+    let (chaos, _) = run(3, arrivals, true).await;
+    println!("{healthy:?}; with faults: {chaos:?}");
+    let asked = healthy.answered + healthy.refused + healthy.expired + healthy.failed;
+    assert!(healthy.refused > asked / 10, "the healthy workers are not overloaded: {healthy:?}");
+    assert!(chaos.answered as f64 >= 0.9 * healthy.answered as f64, "{chaos:?}, without faults {healthy:?}");
 }

@@ -10,4 +10,5 @@ mod lookups;
 mod queues;
 mod snapshots;
 mod tenants;
+mod too_large;
 mod views;

@@ -146,9 +146,9 @@ async fn permitted(context: &Context, access: &Access, name: &str, body: &[u8]) 
     access.check_action(name)?;
     match name {
         "refresh" => refresh(context, access, body).await,
-        "warm" => load(context.clone(), access, body, Tier::Memory).await,
-        "count-rows" => count(context.clone(), access, body).await,
-        "pin" => load(context.clone(), access, body, Tier::Disk).await,
+        "warm" => load(context, access, body, Tier::Memory).await,
+        "count-rows" => count(context, access, body).await,
+        "pin" => load(context, access, body, Tier::Disk).await,
         "unpin" => unpin(context, access, body).await,
         "drop-cache" => drop_cache(context, access, body).await,
         "pin-lookups" => pin_lookups(context, access, body).await,
@@ -287,18 +287,19 @@ fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Er
     Ok(stream::empty().boxed())
 }
 
-async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
+async fn count(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let (train, reader, encoding) = context.request(access, body).await?;
     let to_result = move |CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept }| {
         result(encoding, &CountResult { blocks, blocks_done, blocks_read, rows, rows_kept })
     };
+    let loader = context.loader(access);
     Ok(progress_stream(move |sender| async move {
         let blocks_read = AtomicU64::new(0);
         let progress = |done: CountProgress| {
             blocks_read.store(done.blocks_read, Ordering::Relaxed);
             drop(sender.send(Ok(to_result(done))));
         };
-        let counts = context.services.loader.count(&train, &reader, &progress).await?;
+        let counts = loader.count(&train, &reader, &progress).await?;
         let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
         let rows_kept = counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
         let blocks_read = blocks_read.into_inner();
@@ -313,16 +314,17 @@ enum Tier {
     Disk,
 }
 
-async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
-    let RequestedJob { job, encoding, .. } = one_dataset(&context, access, body).await?;
+async fn load(context: &Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
+    let RequestedJob { job, encoding, .. } = one_dataset(context, access, body).await?;
     let to_result = move |LoadProgress { blocks, blocks_done, bytes }| {
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };
+    let loader = context.loader(access);
     Ok(progress_stream(move |sender| async move {
         let progress = |done: LoadProgress| drop(sender.send(Ok(to_result(done))));
         let loaded = match tier {
-            Tier::Memory => context.services.loader.warm(&job, &progress).await?,
-            Tier::Disk => context.services.loader.pin(&job, &progress).await?,
+            Tier::Memory => loader.warm(&job, &progress).await?,
+            Tier::Disk => loader.pin(&job, &progress).await?,
         };
         Ok(to_result(loaded))
     }))

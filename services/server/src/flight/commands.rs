@@ -90,7 +90,7 @@ impl Context {
             }
             others.push(self.services.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
         }
-        Ok(self.services.loader.of_tenant(access.tenant()).job(train, reader, others).await?)
+        Ok(self.loader(access).job(train, reader, others).await?)
     }
 
     /// Resolves the job of a ticket, and the rank and lane that the ticket names.

@@ -37,7 +37,7 @@ use crate::{
     Error,
     auth::Access,
     callers::Resource,
-    members,
+    members, reads,
     registry::datasets::Datasets,
     sessions::Running,
     traces::{self, Trace},
@@ -94,8 +94,7 @@ async fn answer(
     context.services.jobs.note(job.train());
     services.members.note_stream(job.train(), u64::from(rank));
     let schema = schema_message(job.view().schema())?;
-    let loader = services.loader.of_tenant(access.tenant());
-    let batches = loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
+    let batches = context.loader(&access).watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
     let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),
@@ -105,8 +104,8 @@ async fn answer(
         drain: context.services.drain.clone(),
         access,
         datasets: context.services.datasets.clone(),
-        read: read(&job),
         lanes: job.train().lanes.unwrap_or(1),
+        job,
         _learning: learning,
         traced: trace.map(traces::Batches::of),
         ended: false,
@@ -154,12 +153,6 @@ fn trailers(status: &Status) -> http::HeaderMap {
         trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
     }
     trailers
-}
-
-/// Names of the datasets of a job; `dataset` of the request comes first.
-fn read(job: &Job) -> Vec<String> {
-    let train = job.train();
-    std::iter::once(&train.dataset).chain(train.mix.iter().map(|mixed| &mixed.dataset)).cloned().collect()
 }
 
 /// Stages of a batch, for its trace.
@@ -240,8 +233,7 @@ struct Sender {
     drain: crate::drain::Drain,
     access: Access,
     datasets: Datasets,
-    /// Names of the datasets; `dataset` of the request comes first.
-    read: Vec<String>,
+    job: Arc<Job>,
     /// Number of lanes: the next step of this stream is this many later.
     lanes: u64,
     _learning: Option<AbortOnDropHandle<()>>,
@@ -270,6 +262,11 @@ impl Sender {
         Some(Frame::trailers(trailers(&status)))
     }
 
+    /// Names of the datasets; `dataset` of the request comes first.
+    fn read(&self) -> impl Iterator<Item = &str> {
+        reads::of_train(self.job.train())
+    }
+
     /// Takes the next batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
         if let Some(traced) = &mut self.traced {
@@ -289,8 +286,8 @@ impl Sender {
         };
         let Some(next) = next else { return Ok(None) };
         // A token may be revoked while the stream runs.
-        self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
-        let made = next.map_err(|error| self.datasets.mixture_error(&self.read, error))?;
+        self.read().try_for_each(|dataset| self.access.check(dataset))?;
+        let made = next.map_err(|error| self.datasets.read_error(self.read(), error))?;
         let FinishedBatch { metadata, batch, charge, .. } = &made;
         self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {

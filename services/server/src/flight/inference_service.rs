@@ -37,7 +37,7 @@ impl GrpcInferenceService for OpenInference {
         request: Request<ModelReadyRequest>,
     ) -> Result<Response<ModelReadyResponse>, Status> {
         let access = call_layer::access(request.extensions())?;
-        let ready = self.methods.is_queue_ready(&access, &request.into_inner().name)?;
+        let ready = self.methods.is_queue_ready(&access, request.into_inner())?;
         Ok(Response::new(ModelReadyResponse { ready }))
     }
 
@@ -54,7 +54,7 @@ impl GrpcInferenceService for OpenInference {
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let access = call_layer::access(request.extensions())?;
-        self.methods.queue_metadata(access, request.into_inner().name).await.map(Response::new)
+        self.methods.queue_metadata(access, request.into_inner()).await.map(Response::new)
     }
 
     async fn model_infer(

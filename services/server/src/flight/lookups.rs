@@ -8,6 +8,7 @@ use crate::{
     auth::Access,
     callers::{Charge, Resource},
     lookup_request::max_age,
+    reads,
     services::Services,
     traces::{Trace, number},
 };
@@ -61,7 +62,7 @@ impl Context {
         let Services { datasets, drain, .. } = &self.services;
         let lookup_rows = drain.unless_interrupted(lookup.lookup_rows()).await?;
         let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows));
-        schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))
+        schema.map_err(|error| datasets.read_error(reads::of_lookup(wanted), error))
     }
 
     /// Validates and encodes the keys of a lookup of `wanted`.
@@ -73,7 +74,7 @@ impl Context {
     ) -> Result<LookupKeys, Error> {
         let Services { datasets, drain, .. } = &self.services;
         let keys = drain.unless_interrupted(lookup.encode(keys)).await?;
-        keys.map_err(|error| datasets.stream_error(&wanted.dataset, error))
+        keys.map_err(|error| datasets.read_error(reads::of_lookup(wanted), error))
     }
 
     /// Looks up `keys`. Returns their rows, the schema, and the snapshots of the rows.
@@ -86,15 +87,14 @@ impl Context {
         let answer = self.services.drain.unless_interrupted(lookup.gather(keys, 0)).await?;
         let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.lookup_rows)?, answer)));
         let (schema, answer) =
-            answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, error))?;
+            answer.map_err(|error| self.services.datasets.read_error(reads::of_lookup(wanted), error))?;
         let about = self.metadata(wanted, &answer)?;
         Ok((schema, answer, about))
     }
 
     /// Checks that the caller may read all datasets of a lookup.
     pub(super) fn check_access(&self, access: &Access, wanted: &v1::Lookup) -> Result<(), Error> {
-        access.check(&wanted.dataset)?;
-        wanted.joins.iter().try_for_each(|other| access.check(&other.dataset))
+        reads::of_lookup(wanted).try_for_each(|dataset| access.check(dataset))
     }
 
     /// Snapshots of the rows of an answer.

@@ -8,7 +8,9 @@ use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, Schema};
 use forebay_proto::{
     Encoding,
-    inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse},
+    inference::{
+        ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest,
+    },
     v1::{DatasetInfo, Lookup, LookupAnswer},
 };
 use forebay_storage::Snapshot;
@@ -82,11 +84,15 @@ pub(super) trait Methods: Send + Sync {
     /// True if the server accepts new work.
     fn is_ready(&self) -> bool;
 
-    /// True if a queue has a worker, and its datasets are loaded.
-    fn is_queue_ready(&self, access: &Access, queue: &str) -> Result<bool, Status>;
+    /// True if the queue of a model has a worker, and its datasets are loaded.
+    fn is_queue_ready(&self, access: &Access, model: ModelReadyRequest) -> Result<bool, Status>;
 
     /// ModelMetadata of the service `GRPCInferenceService`.
-    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse>;
+    fn queue_metadata(
+        &self,
+        access: Access,
+        model: ModelMetadataRequest,
+    ) -> Answer<'_, ModelMetadataResponse>;
 
     /// ModelInfer of the service `GRPCInferenceService`.
     fn infer(
@@ -156,7 +162,9 @@ impl Methods for Context {
                 return Err(stopping().into());
             }
             let results = actions::run(self.clone(), access, action).await?;
-            // The call lasts until all results are taken, or the server stops.
+            // The call lasts until all results are taken, or the server drains: `warm`, `pin` and `count-rows` can take longer than any
+            // grace period, and what they have loaded so far is of no use to the next process. The other actions have ended before
+            // their results are sent.
             let running = (results, self.services.drain.clone(), call, false);
             let results = stream::unfold(running, |(mut results, drain, call, ended)| async move {
                 let next = tokio::select! {
@@ -184,12 +192,16 @@ impl Methods for Context {
         readiness::is_ready(&self.services)
     }
 
-    fn is_queue_ready(&self, access: &Access, queue: &str) -> Result<bool, Status> {
-        Ok(open_inference::is_queue_ready(self, access, queue)?)
+    fn is_queue_ready(&self, access: &Access, model: ModelReadyRequest) -> Result<bool, Status> {
+        Ok(open_inference::is_queue_ready(self, access, &model)?)
     }
 
-    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse> {
-        Box::pin(async move { Ok(open_inference::metadata(self, &access, queue).await?) })
+    fn queue_metadata(
+        &self,
+        access: Access,
+        model: ModelMetadataRequest,
+    ) -> Answer<'_, ModelMetadataResponse> {
+        Box::pin(async move { Ok(open_inference::metadata(self, &access, model).await?) })
     }
 
     fn infer(

@@ -14,8 +14,8 @@ use forebay_inference::{
 };
 use forebay_loader::WireBatch;
 use forebay_proto::inference::{
-    InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-    infer_parameter::ParameterChoice,
+    InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
+    ModelReadyRequest, infer_parameter::ParameterChoice,
 };
 use prost::Message;
 use tonic::Response;
@@ -30,15 +30,29 @@ use crate::{
     traces::{Trace, number},
 };
 
+/// Returns the queue that a request names as its model.
+///
+/// # Errors
+/// Not found, if there is no such queue for the caller, or the request names a version: a queue has none.
+fn queue(context: &Context, access: &Access, model: &str, version: &str) -> Result<Arc<Served>, Error> {
+    let served = context.services.queues.get(model, access)?;
+    if version.is_empty() {
+        return Ok(served);
+    }
+    Err(Error::not_found(format!(
+        "queue '{model}' has no version '{version}'; queues have no versions, expected an empty model version"
+    )))
+}
+
 /// Describes the inputs of a queue and, after the first reply of a worker, its outputs.
 pub(super) async fn metadata(
     context: &Context,
     access: &Access,
-    queue: String,
+    model: ModelMetadataRequest,
 ) -> Result<ModelMetadataResponse, Error> {
-    let served = context.services.queues.get(&queue, access)?;
+    let served = queue(context, access, &model.name, &model.version)?;
     let lookup = context.services.online.lookup_of(&context.services.datasets, access, &served).await?;
-    let failed = |error| context.services.datasets.stream_error(&served.features.dataset, error);
+    let failed = |error| context.services.datasets.read_error(served.reads(), error);
     let inputs = columns(&lookup, &served).map_err(failed)?;
     let inputs = inputs.iter().map(|field| {
         tensors::metadata(field).ok_or_else(|| {
@@ -53,7 +67,7 @@ pub(super) async fn metadata(
     Ok(ModelMetadataResponse {
         inputs: inputs.collect::<Result<_, Error>>()?,
         outputs: outputs.filter_map(|field| tensors::metadata(field)).collect(),
-        name: queue,
+        name: model.name,
         versions: Vec::new(),
         platform: "forebay".to_owned(),
     })
@@ -68,9 +82,9 @@ pub(super) async fn infer(
 ) -> Result<Response<ModelInferResponse>, Error> {
     let caller = access.caller();
     let _call = context.services.callers.take(&caller, Resource::Calls, 1)?;
-    let served = context.services.queues.get(&request.model_name, access)?;
-    let (datasets, dataset) = (&context.services.datasets, &served.features.dataset);
-    let failed = |error| datasets.stream_error(dataset, error);
+    let served = queue(context, access, &request.model_name, &request.model_version)?;
+    let datasets = &context.services.datasets;
+    let failed = |error| datasets.read_error(served.reads(), error);
     let mut lookup = context.services.online.lookup_of(datasets, access, &served).await?;
     let columns = columns(&lookup, &served).map_err(failed)?;
     let keys = batch(&request, &columns)?;
@@ -113,8 +127,12 @@ pub(super) async fn infer(
 }
 
 /// True if the queue has a worker, and its datasets are loaded.
-pub(super) fn is_queue_ready(context: &Context, access: &Access, queue: &str) -> Result<bool, Error> {
-    let served: Arc<Served> = context.services.queues.get(queue, access)?;
+pub(super) fn is_queue_ready(
+    context: &Context,
+    access: &Access,
+    model: &ModelReadyRequest,
+) -> Result<bool, Error> {
+    let served = queue(context, access, &model.name, &model.version)?;
     Ok(readiness::is_queue_ready(&context.services, &served))
 }
 

@@ -150,20 +150,40 @@ pub(super) async fn throughput_latency(
     ),
 )]
 pub(super) async fn change(
-    View { context, access }: View,
+    view: View,
     Path(name): Path<String>,
     Parameters(query): Parameters<ChangeQuery>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<SettingsChange>, Rejection> {
     let dry_run = query.dry_run.is_some_and(|value| value != "false");
+    let result = changed_queue(&view, &name, dry_run, &headers, body);
+    if !dry_run {
+        audit::change(
+            &view.access,
+            "queue settings",
+            &name,
+            result.as_ref().map(drop).map_err(Rejection::message),
+        );
+    }
+    result.map(Json)
+}
+
+/// Changes the settings of a queue, or only checks the change.
+fn changed_queue(
+    View { context, access }: &View,
+    name: &str,
+    dry_run: bool,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<SettingsChange, Rejection> {
     if !dry_run {
         access.check_admin()?;
     }
-    check_json(&headers)?;
+    check_json(headers)?;
     let body = body?;
     let Services { queues, events, .. } = &context.services;
-    let served = queues.get(&name, &access)?;
+    let served = queues.get(name, access)?;
     let check =
         |batching: &QueueConfig| check_batching(batching, &served.request_columns, served.max_answer_bytes);
     let changed_settings = if dry_run {
@@ -175,14 +195,13 @@ pub(super) async fn change(
     let (before, batching) =
         changed_settings.map_err(|why| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
     if !dry_run && before != batching {
-        audit::change(&access, "queue settings", &name, Ok(()));
         let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
         let message = format!("{}{by}", differences(&before, &batching));
-        events.note(Event::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
+        events.note(Event::new(Kind::QueueSettingsChanged, &message).queue(name, served.reads()));
     }
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
     let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);
-    Ok(Json(SettingsChange { name, dry_run, batching, forecast, forecast_before }))
+    Ok(SettingsChange { name: name.to_owned(), dry_run, batching, forecast, forecast_before })
 }
 
 /// Returns the queues visible to the caller.

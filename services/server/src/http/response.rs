@@ -35,6 +35,13 @@ impl Rejection {
     }
 }
 
+impl Rejection {
+    /// Reason of the error.
+    pub(super) fn message(&self) -> &str {
+        &self.problem.error
+    }
+}
+
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         let retry_after_seconds = error.retry_after_seconds();

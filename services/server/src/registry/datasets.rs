@@ -308,20 +308,19 @@ impl Datasets {
         }
     }
 
-    /// Like [`stream_error`](Self::stream_error), for a stream of several datasets: the one whose URL is in the error.
-    pub(crate) fn mixture_error(&self, names: &[String], error: forebay_loader::Error) -> Error {
-        let text = error.to_string();
-        let url = |name: &&String| self.entry(name).map(|dataset| dataset.location.url().to_owned());
-        let named = names.iter().filter(|name| url(name).is_some_and(|url| text.contains(&url)));
-        let name = named.max_by_key(|name| url(name).map(|url| url.len())).or(names.first());
-        self.stream_error(name.map_or("", String::as_str), error)
-    }
-
-    /// Adds the dataset to a failure of its stream, and for a changed file the current snapshot.
-    pub(crate) fn stream_error(&self, name: &str, error: forebay_loader::Error) -> Error {
+    /// Adds the dataset to a failure of a request that reads the datasets `names`, and for a changed file the current snapshot. Of
+    /// several datasets, the failure is of the one whose URL it contains. Without a URL it is about the request.
+    pub(crate) fn read_error<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        error: forebay_loader::Error,
+    ) -> Error {
         let changed =
             matches!(&error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
-        let error = Error::from(error).in_dataset(name);
+        let failed = self.failed_dataset(names, &error.to_string());
+        let error = Error::from(error);
+        let Some(name) = failed else { return error };
+        let error = error.in_dataset(name);
         let current = self.entry(name).map(|dataset| dataset.phase.borrow().clone());
         match current {
             Some(Phase::Open(reader)) if changed => {
@@ -330,6 +329,20 @@ impl Datasets {
             }
             Some(Phase::Open(_) | Phase::Opening { .. } | Phase::Failed(_)) | None => error,
         }
+    }
+
+    /// Returns the dataset among `names` that a failure is about, or the only one; `None` if it is unknown.
+    fn failed_dataset<'a>(&self, names: impl IntoIterator<Item = &'a str>, failure: &str) -> Option<&'a str> {
+        let names: Vec<&str> = names.into_iter().collect();
+        if let [only] = names[..] {
+            return Some(only);
+        }
+        let urls = names
+            .into_iter()
+            .filter_map(|name| Some((self.entry(name)?.location.url().to_owned(), name)))
+            .filter(|(url, _)| failure.contains(url));
+        // The URL of one dataset may begin with that of another.
+        urls.max_by_key(|(url, _)| url.len()).map(|(_, name)| name)
     }
 
     /// Returns the state of dataset `name`.

@@ -115,7 +115,7 @@ impl OnlineDatasets {
             return Ok(());
         }
         let online = turn.build(&name, &key)?;
-        online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(&name, error))?;
+        online.load_snapshot(reader).await.map_err(|error| datasets.read_error([name.as_str()], error))?;
         self.entries.insert(name.clone(), (online, key));
         tokio::spawn(self.clone().run(datasets, name, None, self.builder.max_backoff));
         Ok(())
@@ -305,7 +305,7 @@ impl OnlineDatasets {
         let loaded = match datasets.pinned(&Access::everything(), name, &id).await {
             Ok(reader) => {
                 let loaded = online.load_snapshot(reader).await;
-                loaded.map(drop).map_err(|error| datasets.stream_error(name, error))
+                loaded.map(drop).map_err(|error| datasets.read_error([name], error))
             }
             Err(error) => Err(error),
         };
@@ -338,7 +338,7 @@ impl OnlineDatasets {
     ) -> Result<(), Error> {
         let online = self.online(name)?;
         let reader = datasets.pinned(access, name, id).await?;
-        online.pin(reader).await.map_err(|error| datasets.stream_error(name, error))?;
+        online.pin(reader).await.map_err(|error| datasets.read_error([name], error))?;
         let message = format!("snapshot {id} answers lookups until another one is pinned, or none");
         self.events.note(Event::new(Kind::SnapshotPinned, &message).dataset(name));
         Ok(())
@@ -388,3 +388,6 @@ async fn opened(phase: &mut watch::Receiver<Phase>) -> Option<Reader> {
         Phase::Opening { .. } | Phase::Failed(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use crate::{
     Error, QueueSpec, Settings,
     auth::Access,
     callers::{Caller, Callers, Charge, Resource, SharedCharge},
+    reads,
     traces::Trace,
 };
 
@@ -152,7 +153,7 @@ impl Served {
 
     /// Names of the datasets of the features.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.features).chain(&self.features.joins).map(|part| part.dataset.as_str())
+        reads::of_lookup(&self.features)
     }
 
     fn may_read(&self, access: &Access) -> bool {

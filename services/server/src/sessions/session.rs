@@ -10,7 +10,7 @@ use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
 
-use crate::{auth::Access, samples::Samples};
+use crate::{auth::Access, reads, samples::Samples};
 
 /// Length of the kept history, in seconds.
 pub(crate) const KEPT_SECONDS: usize = 600;
@@ -171,8 +171,7 @@ impl Session {
 
     /// Names of the datasets; `dataset` of the request comes first.
     pub(crate) fn datasets(&self) -> impl Iterator<Item = &str> {
-        let mixed = self.train.mix.iter().map(|mixed| mixed.dataset.as_str());
-        std::iter::once(self.train.dataset.as_str()).chain(mixed)
+        reads::of_train(&self.train)
     }
 
     /// True if the caller may read all datasets of the session.

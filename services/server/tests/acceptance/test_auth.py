@@ -20,6 +20,8 @@ from client import FAILURES, command, status_of
 from online import Online, refused as online_refused
 from server import ROOT, Pool, Server, StartError, forebay, replace, until
 
+# The methods of the service that the Flight standard defines.
+FLIGHT = """Handshake ListFlights GetFlightInfo PollFlightInfo GetSchema DoGet DoPut DoExchange DoAction ListActions""".split()
 LOOKUP = b'{"lookup": {"dataset": "flights", "keys": [{"name": "id", "integers": [1]}]}}'
 GET = command(dataset="flights", batch_size=4096, steps=1)
 UNSERVED = "UNIMPLEMENTED"
@@ -147,9 +149,26 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction drop-cache": (act("drop-cache", CURRENT), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache of everything": (act("drop-cache", b"{}"), (DENIED, DENIED, ALLOWED)),
     "DoAction hello": (act("hello", b"{}"), ("FAILED_PRECONDITION",) * 3),
+    "DoAction report": (act("report", b'{"dataset": "flights", "trainer": 1}'), (ALLOWED, DENIED, ALLOWED)),
+    # These tokens are not administrators.
+    "DoAction pin-lookups": (act("pin-lookups", CURRENT), (DENIED,) * 3),
+    # Only over a Unix socket, by a process of the user that runs the server.
+    "DoAction open": (act("open", b'{"url": "/data"}'), (DENIED,) * 3),
     "DoPut": (put, (UNSERVED,) * 3),
     "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }
+
+
+# Methods of Flight that pyarrow does not call; see test_every_method_of_every_service_requires_a_token.
+UNCALLED = {"Handshake", "PollFlightInfo"}
+
+
+def test_the_table_of_methods_is_complete(locked: Locked) -> None:
+    named = {name.split()[0] for name in METHODS}
+    assert named | UNCALLED == set(FLIGHT)
+    with locked.connect() as client:
+        actions = {f"DoAction {action.type}" for action in client.list_actions(options_of("all"))}
+    assert actions <= set(METHODS)
 
 
 def outcome(call: Callable[..., object], client: flight.FlightClient, name: str | None) -> str:

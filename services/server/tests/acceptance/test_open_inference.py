@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from server import ROOT, Pool, Server
+from server import ROOT, Pool, Server, forebay, until
 from test_queues import expected, features, start, status, worker  # noqa: F401 (fixtures)
 
 
@@ -43,7 +43,8 @@ KEYS = {"user_id": np.array([7, 42, -1], np.int64), "item_id": np.array([1, 2, 3
 
 def test_a_triton_client_infers_through_a_queue(server: Server, client: triton.InferenceServerClient) -> None:
     assert client.is_server_live() and client.is_server_ready()
-    assert client.get_server_metadata().name == "forebay"
+    metadata = client.get_server_metadata()
+    assert (metadata.name, f"forebay {metadata.version}") == ("forebay", forebay("--version").stdout.split(" (")[0].strip())
     assert not client.is_model_ready("ranker"), "it has no worker"
     with worker(server):
         assert client.is_model_ready("ranker")
@@ -88,6 +89,7 @@ REJECTED: dict[str, tuple[dict[str, Any], str, str]] = {
     "other lengths": ({"inputs": {"user_id": np.ones(2, np.int64), "item_id": INT32}}, "INVALID_ARGUMENT", "as many rows"),
     "no rows": ({"inputs": {"user_id": INT32[:0], "item_id": INT32[:0]}}, "INVALID_ARGUMENT", "no rows"),
     "unknown output": ({"outputs": ["scores"]}, "INVALID_ARGUMENT", "no output 'scores'"),
+    "unknown version": ({"version": "2"}, "NOT_FOUND", "queue 'ranker' has no version '2'; queues have no versions"),
 }
 
 
@@ -98,9 +100,89 @@ def test_a_bad_request_gets_the_error_of_the_protocol(
     changes, code, words = REJECTED[case]
     outputs = [triton.InferRequestedOutput(name) for name in changes.get("outputs", [])] or None
     with worker(server), pytest.raises(InferenceServerException) as raised:
-        client.infer(changes.get("model", "ranker"), inputs(**changes.get("inputs", KEYS)), outputs=outputs)
+        model, version = changes.get("model", "ranker"), changes.get("version", "")
+        client.infer(model, inputs(**changes.get("inputs", KEYS)), model_version=version, outputs=outputs)
     assert raised.value.status() == f"StatusCode.{code}"
     assert words in raised.value.message()
+
+
+# The methods that ask for a model, and the error for each name and version other than "ranker" and "".
+ASKING: dict[str, Callable[[triton.InferenceServerClient, str, str], Any]] = {
+    "ModelReady": lambda client, name, version: client.is_model_ready(name, version),
+    "ModelMetadata": lambda client, name, version: client.get_model_metadata(name, version),
+}
+UNKNOWN = {("rankr", ""): "no queue 'rankr'", ("ranker", "1"): "queue 'ranker' has no version '1'", ("", ""): "no queue ''"}
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_an_unknown_model_or_version_is_not_found(client: triton.InferenceServerClient, method: str) -> None:
+    for (name, version), words in UNKNOWN.items():
+        with pytest.raises(InferenceServerException) as raised:
+            ASKING[method](client, name, version)
+        assert raised.value.status() == "StatusCode.NOT_FOUND"
+        assert words in raised.value.message()
+
+
+def test_a_server_that_is_about_to_stop_is_live_and_not_ready(start: Callable[..., Server]) -> None:  # noqa: F811
+    server = start(drain_delay="600s")
+    with triton.InferenceServerClient(server.grpc) as client, worker(server):
+        assert client.is_server_ready() and client.is_model_ready("ranker")
+        server.terminate()
+        until(lambda: not client.is_server_ready())
+        assert client.is_server_live() and not client.is_model_ready("ranker")
+
+
+def typed(columns: dict[str, tuple[str, str, list]]) -> Any:
+    """Returns a request with the columns (datatype, field of the contents, values)."""
+    request = service_pb2.ModelInferRequest(model_name="ranker")
+    for name, (datatype, field, values) in columns.items():
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=[len(values)])
+        getattr(tensor.contents, field).extend(values)
+    return request
+
+
+def infer(server: Server, request: Any) -> Any:
+    grpc = pytest.importorskip("grpc")
+    with grpc.insecure_channel(server.grpc) as channel:
+        return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=60)
+
+
+# The field of the contents for the values of each datatype of a key.
+FIELDS = {
+    **{f"INT{bits}": "int_contents" for bits in (8, 16, 32)},
+    **{f"UINT{bits}": "uint_contents" for bits in (8, 16, 32)},
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+}
+
+
+def test_each_datatype_has_its_field_of_typed_contents(server: Server) -> None:
+    grpc = pytest.importorskip("grpc")
+    others = set(FIELDS.values())
+    with worker(server):
+        for datatype, field in FIELDS.items():
+            keys = {name: (datatype, field, [7, 42]) for name in KEYS}
+            answer = infer(server, typed(keys))
+            assert list(answer.outputs[0].contents.fp64_contents) == expected([7, 42], [7, 42]), datatype
+            # Values in the field of another datatype are missing.
+            for other in others - {field}:
+                with pytest.raises(grpc.RpcError) as caught:
+                    infer(server, typed({**keys, "item_id": (datatype, other, [7, 42])}))
+                assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, (datatype, other)
+                assert "'item_id': has 0 values, expected 2" in caught.value.details(), (datatype, other)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_raw_contents_than_of_inputs_is_rejected(server: Server, count: int) -> None:
+    grpc = pytest.importorskip("grpc")
+    request = service_pb2.ModelInferRequest(model_name="ranker")
+    for name in KEYS:
+        request.inputs.add(name=name, datatype="INT64", shape=[1])
+    request.raw_input_contents.extend([bytes(8)] * count)
+    with worker(server), pytest.raises(grpc.RpcError) as caught:
+        infer(server, request)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert f"raw_input_contents: has {count} entries, expected 2" in caught.value.details()
 
 
 def test_a_request_without_a_worker_ends_at_its_timeout(client: triton.InferenceServerClient) -> None:
@@ -134,6 +216,8 @@ def test_keys_may_be_strings(pool: Pool, tmp_path: Path) -> None:
         assert client.infer("ranker", inputs(name=keys)).as_numpy("score").tolist() == [30_003.0, 90_009.0, 0.0]
         assert client.get_model_metadata("ranker").inputs[0].datatype == "BYTES"
         assert status(server)["outcomes"]["answered"] == 1
+        answer = infer(server, typed({"name": ("BYTES", "bytes_contents", [b"user 3", b"user 9", b"unknown"])}))
+        assert list(answer.outputs[0].contents.fp64_contents) == [30_003.0, 90_009.0, 0.0]
 
 
 def test_the_example_of_the_docs_runs_as_written(server: Server) -> None:

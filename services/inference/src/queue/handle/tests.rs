@@ -3,6 +3,8 @@ use tokio::time::Instant;
 use super::{super::Refusal, *};
 use crate::queue::CloseReason;
 
+mod demand;
+
 type Numbers = Queue<u64, u64>;
 
 fn ms(milliseconds: u64) -> Duration {

@@ -199,9 +199,7 @@ impl Caller {
             }
         };
         let timeout = (!timeout.is_zero()).then_some(timeout);
-        let failed = |error| {
-            self.exchange.context.services.datasets.stream_error(&self.served.features.dataset, error)
-        };
+        let failed = |error| self.exchange.context.services.datasets.read_error(self.served.reads(), error);
         let rows = keys.num_rows() as u64;
         let keys = self.lookup.encode(&keys).await.map_err(failed)?;
         let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());

@@ -213,8 +213,7 @@ impl Batches {
             )));
         }
         let features = &served.features;
-        let failed =
-            |error| BatchFailure::Batch(context.services.datasets.stream_error(&features.dataset, error));
+        let failed = |error| BatchFailure::Batch(context.services.datasets.read_error(served.reads(), error));
         let answer = self
             .lookup
             .gather(keys, usize::try_from(padded_rows).unwrap_or(usize::MAX))

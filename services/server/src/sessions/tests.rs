@@ -1,0 +1,46 @@
+use crate::{
+    callers::{Caller, Callers, Resource},
+    settings::Limits,
+};
+
+use super::*;
+
+/// Opens a stream of a trainer, 0 for one that does not report.
+fn enter(sessions: &Sessions, trainer: u64) -> Running {
+    let callers = Callers::new(Arc::new(Limits::default()));
+    let charge = callers.take(&Caller::Local, Resource::Streams, 1).expect("one stream is below the limit");
+    sessions.enter(Train { dataset: "clicks".into(), ..Train::default() }, 10, trainer, charge)
+}
+
+#[test]
+fn of_the_sessions_that_ended_the_last_thousand_are_kept_and_open_ones_always() {
+    let sessions = Sessions::new();
+    let open = enter(&sessions, 0);
+    let ended: Vec<u64> = (0..MAX_ENDED + 5).map(|_| enter(&sessions, 0).session.id).collect();
+    sessions.tick(Instant::now());
+    let (old, recent) = ended.split_at(5);
+    assert!(old.iter().all(|id| sessions.get(*id).is_none()));
+    assert!(recent.iter().all(|id| sessions.get(*id).is_some()));
+    sessions.tick(Instant::now() + REMOVED_AFTER + Duration::from_secs(1));
+    let left: Vec<u64> = sessions.list(true).iter().map(|session| session.id).collect();
+    assert_eq!(left, [open.session.id]);
+}
+
+#[test]
+fn a_report_counts_for_as_much_time_as_can_have_passed() {
+    let (sessions, begin) = (Sessions::new(), Instant::now());
+    let session = Arc::clone(&enter(&sessions, 7).session);
+    let report = |seconds: f64| ReportRequest { seconds, wait_seconds: seconds, ..ReportRequest::default() };
+    let credible = |seconds: u64, report: &ReportRequest| {
+        let (_, _, credible) = session.report(begin + Duration::from_secs(seconds), report);
+        credible * report.seconds
+    };
+    // One second, and five for a report that is late.
+    let first = credible(1, &report(3600.0));
+    assert!((5.0..=6.0).contains(&first), "{first} of 3,600 seconds count");
+    assert!(
+        (credible(11, &report(3600.0)) - 15.0).abs() < 1e-6,
+        "ten seconds have passed since the last report"
+    );
+    assert!((credible(12, &report(1.0)) - 1.0).abs() < 1e-6, "a report of the time that has passed counts");
+}
