@@ -67,10 +67,11 @@ wheel: binaries ## the Python package with the server, under target/python/wheel
 wheel-manylinux: binaries ## the wheel for Linux with glibc 2.28 or later, under target/python/manylinux; verified by auditwheel
 	$(PYTHON) $(PACKAGE)/manylinux.py
 
-lint: ## formatting, language, import cycles, clippy, documentation, dependencies
+lint: ## formatting, language, import cycles, dependencies between crates, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
 	.ci/prose
 	.ci/circles
+	.ci/crates
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny
