@@ -34,10 +34,10 @@ def cut(rows: int, files: int) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
-    """Rows of queries with up to 12 items. Some queries are null, and some rows of a query have other values."""
+    """Rows of queries with up to 12 items. Queries recur later, some are null, and some rows of a query have other values."""
     rng = random.Random(1)
     lengths = [rng.randint(1, LONGEST) for _ in range(300)]
-    queries = [None if number % 17 == 5 else number // 2 * 2 for number, length in enumerate(lengths) for _ in range(length)]
+    queries = [None if number % 17 == 5 else number % 50 for number, length in enumerate(lengths) for _ in range(length)]
     values = [(query or 0) % 7 + 10 * (rng.random() < 0.1) for query in queries]
     return pa.table(
         {
