@@ -7,7 +7,10 @@
 pub(crate) fn skip(reason: &str) {
     println!("skipped: {reason}");
     let is_strict = std::env::var_os("FOREBAY_STRICT_SKIPS").is_some_and(|value| value == "1");
-    assert!(!is_strict || is_allowed(reason), "FOREBAY_STRICT_SKIPS=1 and .ci/skips.txt does not allow: {reason}");
+    assert!(
+        !is_strict || is_allowed(reason),
+        "FOREBAY_STRICT_SKIPS=1 and .ci/skips.txt does not allow: {reason}"
+    );
 }
 
 /// Returns true if a line of the list begins with exactly this reason. Reasons of Rust tests are plain text, not patterns.

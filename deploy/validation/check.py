@@ -265,6 +265,8 @@ def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
     for version in KUBERNETES:
         try:
             kubernetes_validate.validate(manifest, version, strict=True)
+        except kubernetes_validate.SchemaNotFoundError:
+            yield f"{name}: Kubernetes {version} has no {manifest['kind']} in {manifest['apiVersion']}"
         except kubernetes_validate.ValidationError as error:
             where = ".".join(str(step) for step in error.path)
             yield f"{name}: {where}: {error.message} (Kubernetes {version})"

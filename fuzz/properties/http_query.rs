@@ -52,7 +52,8 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let paths = format!("cache_dir = {:?}\ndatasets = {{ rows = {file:?} }}\n", folder.path().join("cache"));
     fs::write(&settings, paths + SETTINGS).expect("the folder is writable");
     let settings = Settings::read(&settings).expect("valid settings");
-    let train = v1::Train { dataset: "rows".into(), job_name: "job".into(), batch_size: 2, ..Default::default() };
+    let train =
+        v1::Train { dataset: "rows".into(), job_name: "job".into(), batch_size: 2, ..Default::default() };
     let routes = Routes::start(&settings, train).expect("the dataset can be opened");
     Server { routes, _folder: folder }
 });
@@ -75,7 +76,10 @@ pub(crate) fn check(data: &[u8]) {
         let (status, query) = (answer.status, data.escape_ascii());
         assert_eq!(again.status, status, "{method} {query}: another percent-encoding has another status");
         if data.starts_with(EXPLAIN) && status == 200 {
-            assert_eq!(again.body, answer.body, "{method} {query}: another percent-encoding has another answer");
+            assert_eq!(
+                again.body, answer.body,
+                "{method} {query}: another percent-encoding has another answer"
+            );
         }
     }
 }
@@ -102,7 +106,8 @@ fn percent_encoded(target: &[u8]) -> Vec<u8> {
     let mut encoded = path.to_vec();
     for (at, byte) in query.iter().enumerate() {
         let is_escape = |at: usize| {
-            query.get(at) == Some(&b'%') && query[at + 1..].iter().take(2).filter(|digit| digit.is_ascii_hexdigit()).count() == 2
+            query.get(at) == Some(&b'%')
+                && query[at + 1..].iter().take(2).filter(|digit| digit.is_ascii_hexdigit()).count() == 2
         };
         let is_in_escape = (at.saturating_sub(2)..=at).any(is_escape);
         if is_in_escape || matches!(byte, b'&' | b'=' | b'+') {

@@ -109,12 +109,18 @@ mod tests {
 
     /// Samples of an hour: 100 of everything, and `leaked` more of each gauge at the end.
     fn samples(leaked: [f64; GAUGES.len()]) -> Samples {
-        Samples((0..=360).map(|n| f64::from(n) / 360.0).map(|hour| (hour, leaked.map(|end| 100.0 + end * hour))).collect())
+        Samples(
+            (0..=360)
+                .map(|n| f64::from(n) / 360.0)
+                .map(|hour| (hour, leaked.map(|end| 100.0 + end * hour)))
+                .collect(),
+        )
     }
 
     #[test]
     fn an_increase_above_its_bound_after_the_first_third_is_an_excess() {
-        let excesses = |leaked| -> Vec<String> { samples(leaked).growth().iter().filter_map(Growth::excess).collect() };
+        let excesses =
+            |leaked| -> Vec<String> { samples(leaked).growth().iter().filter_map(Growth::excess).collect() };
         assert_eq!(excesses([290.0, 25.0, 45.0, 25.0]), [""; 0]);
         assert_eq!(excesses([310.0, 0.0, 0.0, 0.0]), ["207 MiB RSS more, expected at most 200"]);
         assert_eq!(excesses([0.0, 228.0, 0.0, 60.0]).len(), 2);

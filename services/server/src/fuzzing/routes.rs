@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use anyhow::Context;
 use axum::{Router, body::Body};
 use bytes::Bytes;
 use forebay_proto::{Encoding, v1};
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Uri, header};
 use http_body_util::BodyExt;
 use tokio::{runtime::Runtime, task::JoinSet};
 use tower::ServiceExt;
@@ -15,7 +14,6 @@ use crate::{
     Settings,
     auth::{Access, Authenticator},
     http::{Context as HttpContext, HostCheck, Subscribers, router},
-    readiness,
     services::Services,
     stalls::Observer,
     telemetry::recorder,
@@ -66,7 +64,8 @@ impl Routes {
         let answered = async {
             let Ok(response) = self.router.clone().oneshot(request).await;
             let (parts, body) = response.into_parts();
-            let streams = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+            let streams =
+                parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
             let body = if streams { Bytes::new() } else { body.collect().await.ok()?.to_bytes() };
             Some(Answer { status: parts.status.as_u16(), body })
         };
@@ -92,7 +91,7 @@ async fn prepare(
         started: SystemTime::now(),
     };
     let access = Access::everything();
-    let reader = services.datasets.current(&access, &train.dataset).await.map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+    let reader = services.datasets.current(&access, &train.dataset).await?;
     let train = v1::Train { snapshot: reader.snapshot().id().to_owned(), ..train };
     services.jobs.note(&train);
     services.jobs.written().await;

@@ -26,7 +26,7 @@ SHUFFLES: list[dict[str, Any]] = [{"window_rows": 300}, {"window_rows": 300, "ke
 
 
 def cut(rows: int, files: int) -> list[np.ndarray]:
-    """Cuts ids into blocks of very different sizes."""
+    """Cuts ids into blocks of very different sizes, each with at least one row."""
     weights = np.array([file * 37 % 61 + 1 for file in range(files)])
     ends = (weights.cumsum() * rows // weights.sum()).tolist()
     return [np.arange(start, end) for start, end in zip([0, *ends], ends)]
@@ -56,7 +56,7 @@ def blocks(table: pa.Table) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def other_blocks() -> list[np.ndarray]:
-    return [ids + 1_000_000 for ids in cut(211, OTHER_FILES)]
+    return [ids + 1_000_000 for ids in cut(400, OTHER_FILES)]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def client(
     for name in ("rows", "others"):
         (folder / name).mkdir()
     for number, ids in enumerate(blocks):
-        pq.write_table(table.slice(int(ids[0]) if len(ids) else 0, len(ids)), folder / "rows" / f"part-{number:03}.parquet")
+        pq.write_table(table.slice(int(ids[0]), len(ids)), folder / "rows" / f"part-{number:03}.parquet")
     for number, ids in enumerate(other_blocks):
         pq.write_table(pa.table({"id": ids}), folder / "others" / f"part-{number:03}.parquet")
     with Client(module_pool.start({name: folder / name for name in ("rows", "others")}).location) as client:
