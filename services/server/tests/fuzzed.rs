@@ -38,7 +38,7 @@ fn keys_of_the_fuzzer_are_batches_or_an_error() {
 
 #[test]
 fn http_requests_of_the_fuzzer_are_answered_or_rejected_with_a_reason() {
-    replay::replay("http_query", 20, http_query::check);
+    replay::replay("http_query", 60, http_query::check);
 }
 
 #[test]
