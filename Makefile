@@ -131,9 +131,9 @@ fuzz-%:
 		$(CURDIR)/fuzz/target/corpus/$* $(CURDIR)/fuzz/corpus/$* -- $(FUZZ_OPTIONS) \
 		$(addprefix -dict=$(CURDIR)/,$(wildcard fuzz/dictionaries/$*.dict))
 
-mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day; MUTANTS_SHARD=0/8 is the first eighth
+mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day; MUTANTS_SHARD=0/16 is the first of 16 parts
 	# Status 3: every mutant was noticed, some of them by a test that hung.
-	$(CARGO) mutants --config .ci/mutants.toml --output target $(MUTANTS_SHARD:%=--shard %) || [ $$? = 3 ]
+	$(CARGO) mutants --workspace --config .ci/mutants.toml --output target $(MUTANTS_SHARD:%=--shard %) || [ $$? = 3 ]
 
 clean: ## remove the target directory
 	$(CARGO) clean
