@@ -1,4 +1,4 @@
-"""What notebooks show, and loops in the event loop of a kernel that Ctrl-C interrupts."""
+"""Representations of datasets and batches in notebooks, and loops in the event loop of a kernel that Ctrl-C interrupts."""
 
 from __future__ import annotations
 
