@@ -58,6 +58,10 @@ class InferenceBatch:
     def metadata(self) -> str:
         """BatchRequest in JSON."""
 
+    @property
+    def is_open(self) -> bool:
+        """True until the batch has a reply or has failed."""
+
     def reply(self, reply: Any) -> bool:
         """Sends the rows of a reply. Returns False if the server of the batch is no longer connected."""
 

@@ -10,6 +10,7 @@ from forebay import _forebay
 from forebay.batch_dict import BatchDict, register_pytree
 from forebay.column import Column
 from forebay.conversion import Missing, Strings
+from forebay.html import described
 from forebay.jax_copies import to_jax_device
 
 if TYPE_CHECKING:
@@ -118,6 +119,9 @@ class Batch:
     def __repr__(self) -> str:
         return repr(self._batch)
 
+    def _repr_html_(self) -> str:
+        return described(repr(self), {name: self[name].type for name in self.keys()})
+
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return self._batch.__arrow_c_array__(requested_schema)
 
@@ -128,7 +132,7 @@ class Batch:
         """Allows work of another CUDA stream on arrays of this batch. Call it before that work starts.
 
         The stream waits for the copy of the batch. The memory of the batch is reused only after the work that the stream has
-        received when the batch is released. Without effect on the host.
+        received when the batch is released. The stream must not be destroyed before that. Without effect on the host.
 
         Args:
             stream: A `torch.cuda.Stream`, a `cupy.cuda.Stream`, or the handle of a CUDA stream.

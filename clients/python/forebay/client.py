@@ -397,7 +397,7 @@ class Client:
         """
         return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout, is_low_priority(priority)))
 
-    def worker(self, queue: str, *, credits: int = 2) -> Iterator[InferenceBatch]:
+    def worker(self, queue: str, *, credits: int = 2, max_unanswered: int = 1) -> Iterator[InferenceBatch]:
         """Iterates over the batches of a queue, to compute and reply to them.
 
             for batch in client.worker("ranker"):
@@ -407,17 +407,25 @@ class Client:
         ends, for example by an exception. The iterator reconnects to any server after lost connections and restarts. While
         it waits, other Python threads run and Ctrl-C works.
 
+        With `max_unanswered`, a loop works on several batches at the same time. Replies may be sent in any order, and by other
+        threads. A batch without a reply then fails when it is the oldest of `max_unanswered` ones and the next batch is
+        requested, or when the last reference to it is released.
+
         Args:
             queue: Name of the queue.
-            credits: Maximum number of batches in flight to this worker, including the current one.
+            credits: Maximum number of batches in flight to this worker, including the current ones.
+            max_unanswered: Maximum number of batches without a reply, including the next one, 1 to `credits`.
 
         Yields:
             The next batch. The iteration ends when the server closes the queue.
 
         Raises:
             DeadlineError: No server was reached until the retry deadline expired.
+            ValueError: `max_unanswered` is not in its range.
         """
-        return inference_batches(self._cluster.native.worker(queue, credits))
+        if not 1 <= max_unanswered <= max(credits, 1):
+            raise ValueError(f"max_unanswered is {max_unanswered}, expected 1 to credits, which is {credits}")
+        return inference_batches(self._cluster.native.worker(queue, credits), max_unanswered)
 
     def action(self, kind: str, **body: Any) -> list[dict[str, Any]]:
         """Runs an action of the server, such as `client.action("refresh", dataset="flights")`. Blocks until it ends.

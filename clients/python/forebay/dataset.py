@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
-from forebay.errors import RequestError
+from forebay.errors import Error, RequestError
+from forebay.html import described
 from forebay.local import LocalServer, local_server
 from forebay.online import Rows
 from forebay.splitting import Border, split
@@ -95,6 +96,13 @@ class Dataset:
     def __repr__(self) -> str:
         part = "" if self._filter is None else f" where {self._filter}"
         return f"<forebay.Dataset of {self._url}{part}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            return described(repr(self), self.schema)
+        except Error as error:
+            # A notebook shows what is known without the server.
+            return described(f"{self!r}: {error}")
 
     @property
     def name(self) -> str:

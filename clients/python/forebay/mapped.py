@@ -53,6 +53,11 @@ class MappedDataset(Generic[Result]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_workers": None}
 
+    def __repr__(self) -> str:
+        function = self._function.args[0]
+        name = getattr(function, "__qualname__", repr(function))
+        return f"<forebay.MappedDataset of {self._dataset!r} by {name}: {self._count} workers>"
+
     @property
     def epoch(self) -> int:
         """Epoch of the next result."""

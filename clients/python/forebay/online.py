@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import weakref
+from collections import deque
 from typing import Any, Iterator
 
 from forebay import _forebay, sending
@@ -54,11 +56,13 @@ class InferenceBatch(Rows):
     The first `valid_rows` rows are requested; the rows after them pad the batch.
     """
 
-    __slots__ = ("_native", "_valid_rows")
+    __slots__ = ("_native", "_valid_rows", "__weakref__")
 
     def __init__(self, native: _forebay.InferenceBatch) -> None:
         super().__init__(native.batch, native.metadata)
         self._native, self._valid_rows = native, int(self.metadata.get("valid_rows", 0))
+        # A batch that is released without a reply fails at once, although the iterator keeps its native part.
+        weakref.finalize(self, _end, native, repr(self)).atexit = False
 
     def __repr__(self) -> str:
         return f"<forebay.InferenceBatch: {self._valid_rows} rows of {', '.join(self.keys())}>"
@@ -95,15 +99,27 @@ class InferenceBatch(Rows):
         self._native.fail(message)
 
 
-def inference_batches(worker: _forebay.Worker) -> Iterator[InferenceBatch]:
-    """Iterates over the batches of a queue. A batch without a reply fails when the next one is requested."""
+def inference_batches(worker: _forebay.Worker, max_unanswered: int) -> Iterator[InferenceBatch]:
+    """Iterates over the batches of a queue.
+
+    When the next batch is requested and `max_unanswered` batches have no reply, the oldest of them fails. All of them fail at
+    the end of the iteration.
+    """
+    unanswered: deque[_forebay.InferenceBatch] = deque()
     try:
         for native in worker:
-            batch = InferenceBatch(native)
-            try:
-                yield batch
-            finally:
-                if native.fail("the worker did not reply to the batch"):
-                    LOG.warning("%r failed: the worker did not reply", batch)
+            unanswered.append(native)
+            yield InferenceBatch(native)
+            unanswered = deque(batch for batch in unanswered if batch.is_open)
+            while len(unanswered) >= max_unanswered:
+                _end(unanswered.popleft(), "a batch")
     finally:
+        for native in unanswered:
+            _end(native, "a batch")
         worker.close()
+
+
+def _end(native: _forebay.InferenceBatch, description: str) -> None:
+    """Fails a batch that has no reply."""
+    if native.fail("the worker did not reply to the batch"):
+        LOG.warning("%s failed: the worker did not reply", description)

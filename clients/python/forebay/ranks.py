@@ -20,8 +20,9 @@ LAUNCHERS = (
 )
 # Variables of launchers that srun may have started once per host. Their ranks are unrelated to those of the srun step.
 INNER_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-# Variables that say that there are several processes, with the largest value of a process that is alone.
-HINTS = {"WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "JAX_NUM_PROCESSES": 1, "LOCAL_RANK": 0, "NODE_RANK": 0, "PMIX_RANK": 0}
+# Further variables that say that there are several processes, with the largest value of a process that is alone. They give the
+# least number of processes, and no rank.
+HINTS = {"LOCAL_WORLD_SIZE": 1, "JAX_NUM_PROCESSES": 1, "LOCAL_RANK": 0, "NODE_RANK": 0, "PMIX_RANK": 0}
 # Dimensions of a device mesh whose processes read different rows, and those whose processes read equal ones.
 DATA_DIMENSIONS = ("data", "dp", "ddp", "fsdp", "hsdp", "replicate", "shard")
 MODEL_DIMENSIONS = ("tp", "pp", "cp", "sp", "mp", "model", "tensor", "pipe", "pipeline", "context", "sequence")
@@ -83,19 +84,19 @@ def find() -> Place:
     variables of `torchrun`, of an MPI, or of an srun step. Without any of them, this process is the only rank.
 
     Raises:
-        ValueError: Two of them disagree, or the number of ranks is above 1 but no rank is found.
+        ValueError: Two of them disagree, or the environment has a number of ranks above 1 without a rank, or another number
+            than that of the rank that is found.
     """
     found = [*_initialized(), *_launched()]
     for other in found[1:]:
-        # A launcher that srun starts once per host has more processes than srun has tasks.
-        is_outer = other.source.startswith("SLURM") and found[0].world_size > other.world_size
-        if other[:2] != found[0][:2] and not is_outer:
+        if other[:2] != found[0][:2] and not _is_outer(other.source, other.world_size, found[0]):
             raise ValueError(
                 f"rank and world_size are ambiguous: {_said(found[0])}, but {_said(other)}; pass rank and world_size"
             )
     if not found:
         _check_alone()
         return _checked(0, 1, ALONE)
+    _check_numbers(found[0])
     announce(found[0])
     return found[0]
 
@@ -134,20 +135,37 @@ def _is_initialized(jax: Any) -> bool:
     return sys.modules["jax._src.distributed"].global_state.client is not None
 
 
-def _launched() -> Iterator[Place]:
-    """Yields the places that the environment of a launcher gives."""
+def _launchers() -> Iterator[tuple[str, str]]:
+    """Yields the variables of the rank and of the number of ranks, of the launchers that may have started this process."""
     for rank, world_size in LAUNCHERS:
-        if rank not in os.environ:
-            continue
         if rank == "SLURM_PROCID":
             if not _is_srun_step(os.environ) or any(name in os.environ for name in INNER_LAUNCHERS):
                 continue
             if world_size not in os.environ:
                 world_size = "SLURM_NTASKS"
+        yield rank, world_size
+
+
+def _launched() -> Iterator[Place]:
+    """Yields the places that the environment of a launcher gives."""
+    for rank, world_size in _launchers():
+        if rank not in os.environ:
+            continue
         if world_size not in os.environ:
             raise ValueError(f"{rank} is {os.environ[rank]}, but {world_size} is not set; pass rank and world_size")
         numbers = _number(rank, os.environ), _number(world_size, os.environ)
         yield _checked(*numbers, f"{rank} and {world_size}")
+
+
+def _numbers_alone() -> dict[str, int]:
+    """Returns the numbers of ranks of the launchers whose rank is not set, by variable."""
+    names = [world_size for rank, world_size in _launchers() if rank not in os.environ and world_size in os.environ]
+    return {name: _number(name, os.environ) for name in names}
+
+
+def _least_numbers() -> dict[str, int]:
+    """Returns the least numbers of processes that the hints give, by variable."""
+    return {name: _number(name, os.environ) + 1 - most for name, most in HINTS.items() if name in os.environ}
 
 
 def _check_alone() -> None:
@@ -156,13 +174,38 @@ def _check_alone() -> None:
     Raises:
         ValueError: The number of ranks, or the rank on this host, is known and the rank is not.
     """
-    hints = [name for name, most in HINTS.items() if _number(name, os.environ, most) > most]
+    numbers = {**_numbers_alone(), **_least_numbers()}
+    hints = ", ".join(f"{name}={os.environ[name]}" for name, number in numbers.items() if number > 1)
     if hints:
-        found = ", ".join(f"{name}={os.environ[name]}" for name in hints)
         raise ValueError(
-            f"the environment has {found} but no RANK, so every process would read all rows; pass rank and world_size, or "
+            f"the environment has {hints} but no RANK, so every process would read all rows; pass rank and world_size, or "
             "initialize torch.distributed before the dataset is first used"
         )
+
+
+def _check_numbers(found: Place) -> None:
+    """Checks that the variables without a rank go together with the place that was found.
+
+    Raises:
+        ValueError: One has another number of ranks, or says that there are more processes.
+    """
+    numbers = _numbers_alone()
+    wrong = [name for name, number in numbers.items() if number != found.world_size and not _is_outer(name, number, found)]
+    for name, least in _least_numbers().items():
+        # The processes of PMIx may be those of srun, each of which has started a launcher.
+        is_unrelated = name == "PMIX_RANK" and _is_srun_step(os.environ)
+        if least > found.world_size and not is_unrelated:
+            wrong.append(name)
+    if wrong:
+        hints = ", ".join(f"{name}={os.environ[name]}" for name in wrong)
+        raise ValueError(
+            f"rank and world_size are ambiguous: {_said(found)}, but the environment has {hints}; pass rank and world_size"
+        )
+
+
+def _is_outer(source: str, world_size: int, inner: Place) -> bool:
+    """True for the numbers of an srun step that has started another launcher once per host, which has more processes."""
+    return source.startswith("SLURM") and inner.world_size > world_size
 
 
 def _of_mesh(mesh: Any) -> Place:
@@ -214,11 +257,9 @@ def _is_srun_step(environment: Mapping[str, str]) -> bool:
     return "SLURM_STEP_ID" in environment and environment["SLURM_STEP_ID"] not in SLURM_SHELLS
 
 
-def _number(name: str, environment: Mapping[str, str], default: int | None = None) -> int:
-    text = environment.get(name)
-    if text is None and default is not None:
-        return default
+def _number(name: str, environment: Mapping[str, str]) -> int:
+    text = environment[name]
     try:
-        return int(str(text))
+        return int(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r}, expected a number") from None

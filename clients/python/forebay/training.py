@@ -22,6 +22,7 @@ from forebay.conversion import Conversion, Missing, Strings
 from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
+from forebay.html import described
 from forebay.mapped import MappedDataset
 from forebay.source import WAS_RELOADED, Received, Source
 
@@ -152,6 +153,18 @@ class TrainingDataset(Generic[Item]):
         is_alone = self._planned is None and self._given_place is None and self._place().source == ranks.ALONE
         found = None if is_alone else self._found_place
         return {**self.__dict__, "_stream": None, "_store": None, "_past": {}, "_watched": None, "_found_place": found}
+
+    def __repr__(self) -> str:
+        # Nothing here blocks, or finds the rank earlier than the first use does.
+        place = "" if self._found_place is None else f", rank {self._found_place.rank} of {self._found_place.world_size}"
+        return (
+            f"<forebay.TrainingDataset of {self._request['dataset']}: batch_size {self._request['batch_size']}{place}, "
+            f"epoch {self._epoch}, step {self._step}, output {self._output!r}>"
+        )
+
+    def _repr_html_(self) -> str:
+        # The columns are shown once the plan is known, because planning waits for the other ranks.
+        return described(repr(self), None if self._planned is None else dict(self._planned["columns"]))
 
     @property
     def rank(self) -> int:

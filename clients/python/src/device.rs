@@ -58,8 +58,9 @@ pub(crate) fn words(place: Place) -> (i32, i32) {
 pub(crate) fn use_on(py: Python<'_>, batch: &DeviceBatch, stream: i64) -> PyResult<()> {
     let ordered = match stream {
         AMBIGUOUS => {
+            // The exception of the protocol for an array that can't be exported as requested.
             let error = "stream is 0, which is ambiguous; use 1 for the legacy default stream or 2 for the per-thread one";
-            return Err(of_class(py, "RequestError", error.into()));
+            return Err(PyBufferError::new_err(error));
         }
         NOT_ORDERED | PER_THREAD => py.detach(|| batch.ready_unordered()),
         // SAFETY: the consumer passes a stream of the device, as DLPack requires, and keeps it as long as the batch.

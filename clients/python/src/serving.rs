@@ -133,6 +133,12 @@ impl InferenceBatch {
         &self.metadata
     }
 
+    /// True until the batch has a reply or has failed.
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.work.lock().is_some()
+    }
+
     /// Sends the rows of a reply. Returns false if the connection was lost; the server then assigns the batch to another worker.
     fn reply(&self, py: Python<'_>, reply: &Bound<'_, PyAny>) -> PyResult<bool> {
         let reply = rows(reply, SCORE)?;

@@ -282,18 +282,20 @@ def jax_in_a_busy_queue(machine: Machine) -> str:
 
 
 def cupy_stream_destroyed(machine: Machine) -> str:
-    """The stream of a consumer may be destroyed after its work, before the tensor is released."""
+    """The stream of a consumer may be destroyed once the tensor and the batch are released, also before its work has ended."""
     cupy = needs("cupy")
-    copies = []
+    work, copies = cupy.ones((4096, 4096), cupy.float32), []
     for batch in machine.on_device():
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             x = cupy.from_dlpack(batch["x"])
+            for _ in range(10):
+                work @ work
             copies.append(x.copy())
-        stream.synchronize()
-        del stream
-        gc.collect()
         del x, batch
+        gc.collect()
+        del stream
+    cupy.cuda.Device().synchronize()
     return machine.assert_equal([copy.get() for copy in copies])
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
@@ -53,6 +54,39 @@ def values(driver: ctypes.CDLL, column: Any) -> np.ndarray:
     return np.frombuffer(ctypes.string_at(tensor.data, count), f"{KINDS[tensor.code]}{tensor.bits // 8}").reshape(shape)
 
 
+def refused(kind: type[Exception], take: Callable[[], Any]) -> None:
+    """Checks that a function raises an exception."""
+    try:
+        take()
+    except kind:
+        return
+    raise AssertionError("device memory was exported")
+
+
+def streams(driver: ctypes.CDLL, batches: Iterator[forebay.Batch]) -> None:
+    """Checks that `record_stream` makes a stream of any library wait for the copy, and the memory for its work."""
+    context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxPushCurrent_v2(context) == 0
+    assert driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    batch = next(batches)
+    default = driver.driver_given(None)
+    # The attributes of streams of PyTorch and CuPy, handles, and the default stream in each of these forms.
+    forms = (SimpleNamespace(cuda_stream=stream.value), SimpleNamespace(ptr=stream.value), stream.value)
+    for given, form in enumerate(forms):
+        assert driver.driver_given(stream) == given
+        batch.record_stream(form)
+    for form in (SimpleNamespace(cuda_stream=0), SimpleNamespace(ptr=0), 0):
+        batch.record_stream(form)
+    assert (driver.driver_given(stream), driver.driver_given(None)) == (3, default + 3)
+    # At its release, each stream gets one event that precedes the reuse of the memory, however often it was recorded.
+    batch = next(batches)
+    assert (driver.driver_given(stream), driver.driver_given(None)) == (4, default + 4)
+    assert driver.cuStreamDestroy_v2(stream) == 0
+    assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+    assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0
+
+
 def main(url: str, library: str) -> None:
     driver = ctypes.CDLL(library)
     request: dict[str, Any] = {"batch_size": 100_000, "tensors": {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}}
@@ -63,21 +97,23 @@ def main(url: str, library: str) -> None:
         assert (host.device, device.device) == ("cpu", "cuda:0")
         assert (host.step, host.position, len(host), host.nbytes) == (device.step, device.position, len(device), device.nbytes)
         assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
-        for take in (device.to_numpy, device.to_arrow, device["x"].to_numpy, lambda: device["x"].__dlpack__(stream=0)):
-            try:
-                take()
-            except forebay.errors.RequestError:
-                continue
-            raise AssertionError("device memory was exported to the host")
+        for take in (device.to_numpy, device.to_arrow, device["x"].to_numpy):
+            refused(forebay.errors.RequestError, take)
+        # The exception of DLPack: an ambiguous stream, another device, and a copy.
+        for options in ({"stream": 0}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}, {"copy": True}):
+            refused(BufferError, lambda: device["x"].__dlpack__(**options))
+        device["x"].__dlpack__(stream=1, dl_device=(2, 0), copy=False)
         steps += 1
     assert steps == len(on_host) == 30 and on_device.stats()["batches"] == 30
     state = on_device.state_dict()
     state["step"] = 7
     on_device.load_state_dict(state)
     on_host.load_state_dict(state)
-    host, device = next(iter(on_host)), next(iter(on_device))
+    host, batches = next(iter(on_host)), iter(on_device)
+    device = next(batches)
     assert host.step == device.step == 7
     assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
+    streams(driver, batches)
     # The current context of the thread, which may belong to a framework, is unchanged.
     assert driver.driver_current() == 0
     print("equal")

@@ -467,3 +467,16 @@ def test_duckdb_queries_batches_and_datasets(client: forebay.Client) -> None:
     for epoch in range(2):
         assert duckdb.sql("select count(*), sum(int64) from ds").fetchall() == [(ROWS, 21)]
         assert ds.epoch == epoch
+
+
+def test_a_tensor_of_booleans_is_viewed_as_bool(client: forebay.Client) -> None:
+    tensors = {"x": {"columns": ["bool"], "dtype": "uint8"}}
+    batch = next(iter(client.train("types", batch_size=ROWS, tensors=tensors, columns=["bool"], shuffle={"none": {}})))
+    found, expected = batch["x"].to_numpy().view(np.bool_), batch["bool"].to_numpy()
+    assert found.dtype == np.bool_ and found[:, 0].tolist() == expected.tolist()
+    assert np.shares_memory(found, batch["x"].to_numpy())
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    assert batch["x"].to_torch().view(torch.bool)[:, 0].tolist() == expected.tolist()

@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 import server as servers
-from server import Pool, Server
+from server import Pool, Server, until
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -160,6 +160,103 @@ def test_a_batch_without_a_reply_or_with_an_error_fails_alone(ranker: Server) ->
             client.infer("ranker", keys([user], [1]), timeout=10)
         assert refused.value.code == "INTERNAL"
     assert client.infer("ranker", keys([4], [1]), timeout=10)["sum"].to_numpy().tolist() == [5]
+
+
+def ask(client: forebay.Client, user: int, answers: dict) -> threading.Thread:
+    """Starts a request, whose answer or error is put into `answers`."""
+
+    def run() -> None:
+        try:
+            answers[user] = client.infer("ranker", keys([user], [1]), timeout=60)["sum"].to_numpy().tolist()
+        except forebay.errors.RequestRejectedError as error:
+            answers[user] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def single(start: Callable[..., Server], tmp_path: Path) -> Server:
+    """A server whose batches have one row."""
+    config = tmp_path / "forebay.toml"
+    config.write_text(config.read_text().replace("max_batch_rows = 4096", "max_batch_rows = 1"))
+    return start()
+
+
+def user_of(batch: forebay.InferenceBatch) -> int:
+    return int(batch["u"].to_numpy()[0, 0])
+
+
+def next_before_reply(batches: Iterator[forebay.InferenceBatch], last: forebay.InferenceBatch) -> forebay.InferenceBatch | None:
+    """Returns the next batch if it arrives before the reply to the last one, and otherwise replies to both.
+
+    The server sends it shortly before the predicted end of the last one, and none to a worker that is late.
+    """
+    late = threading.Timer(0.3, add, [last])
+    late.start()
+    batch = next(batches)
+    late.cancel()
+    late.join()
+    if last._native.is_open:
+        return batch
+    add(batch)
+    return None
+
+
+def two_of(
+    client: forebay.Client, batches: Iterator[forebay.InferenceBatch]
+) -> tuple[list[forebay.InferenceBatch], list[threading.Thread], dict]:
+    """Returns two batches of one request each, without a reply, the threads of their callers, and the answers of these."""
+    # The predictions are right after some batches.
+    for _ in range(100):
+        answers: dict = {}
+        callers = [ask(client, user, answers) for user in (1, 2)]
+        first = next(batches)
+        if (second := next_before_reply(batches, first)) is not None:
+            assert sorted(map(user_of, (first, second))) == [1, 2] and not answers
+            return [first, second], callers, answers
+        [caller.join(60) for caller in callers]
+        assert answers == {1: [2], 2: [3]}
+    raise AssertionError("the server never sent a batch before the reply to the last one")
+
+
+def test_a_worker_may_have_several_batches_and_reply_in_any_order(single: Server) -> None:
+    client = forebay.connect(single.location)
+    batches = client.worker("ranker", credits=2, max_unanswered=2)
+    (first, second), callers, answers = two_of(client, batches)
+    add(second)
+    callers[user_of(second) - 1].join(60)
+    assert answers == {user_of(second): [user_of(second) + 1]}
+    add(first)
+    [caller.join(60) for caller in callers]
+    assert answers == {1: [2], 2: [3]}
+    batches.close()
+
+
+def test_batches_that_the_loop_forgot_fail_although_it_may_have_several(single: Server) -> None:
+    client, answers = forebay.connect(single.location), {}
+    batches = client.worker("ranker", credits=2, max_unanswered=2)
+    caller = ask(client, 1, answers)
+    # A batch without a reference is forgotten, although no further one arrives.
+    batch = next(batches)
+    del batch
+    caller.join(60)
+    assert "did not reply" in str(answers[1])
+    # The oldest one fails when the loop requests more than it may have.
+    (oldest, other), callers, answers = two_of(client, batches)
+    threading.Thread(target=lambda: (callers[user_of(oldest) - 1].join(60), add(other), ask(client, 3, answers)), daemon=True).start()
+    last = next(batches)
+    assert user_of(last) == 3 and "did not reply" in str(answers[user_of(oldest)])
+    with pytest.raises(RuntimeError, match="already has a reply"):
+        add(oldest)
+    # The end of the loop fails the rest.
+    batches.close()
+    until(lambda: 3 in answers)
+    assert "did not reply" in str(answers[3]) and answers[user_of(other)] == [user_of(other) + 1]
+    for wrong in (0, 3):
+        with pytest.raises(ValueError, match=f"max_unanswered is {wrong}, expected 1 to credits, which is 2"):
+            client.worker("ranker", credits=2, max_unanswered=wrong)
 
 
 def test_replies_are_arrays_lists_or_arrow_batches(ranker: Server) -> None:

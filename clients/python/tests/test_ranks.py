@@ -30,6 +30,14 @@ SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
 # The variables that the launcher of Lightning sets for its processes.
 LIGHTNING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+# mpirun with one process per container, which is one of several.
+ALONE_IN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+# Variables of accelerate launch, which are those of torchrun and its own.
+ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2"}
+
+
+def without(variables: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name not in names}
 
 
 def needs_torch() -> None:
@@ -52,6 +60,7 @@ def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     [
         ({}, (0, 1)),
         (TORCHRUN, (3, 8)),
+        ({**ACCELERATE, "RANK": "1", "LOCAL_RANK": "1"}, (1, 2)),
         (SRUN, (1, 4)),
         ({**SRUN, "RANK": "1", "WORLD_SIZE": "4"}, (1, 4)),
         (MPIRUN, (2, 4)),
@@ -66,9 +75,18 @@ def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         ({**SRUN, "RANK": "7", "WORLD_SIZE": "32"}, (7, 32)),
         # The script of sbatch, and a shell, have the variables of all tasks.
         ({**SRUN, "SLURM_STEP_ID": "4294967291"}, (0, 1)),
-        ({name: value for name, value in SRUN.items() if name != "SLURM_STEP_ID"}, (0, 1)),
+        (without(SRUN, "SLURM_STEP_ID"), (0, 1)),
         # Versions of Slurm before 21.08.
-        ({name: value for name, value in SRUN.items() if name != "SLURM_STEP_NUM_TASKS"}, (1, 4)),
+        (without(SRUN, "SLURM_STEP_NUM_TASKS"), (1, 4)),
+        # A number of ranks without a rank, equal to that of the rank of another source, or of one process.
+        ({**MPIRUN, "WORLD_SIZE": "4"}, (2, 4)),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "HOROVOD_SIZE": "1", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, (0, 1)),
+        ({**without(SRUN, "SLURM_PROCID"), "RANK": "7", "WORLD_SIZE": "32"}, (7, 32)),
+        # The script of sbatch, and a shell of salloc, have no task.
+        ({**without(SRUN, "SLURM_PROCID"), "SLURM_STEP_ID": "4294967291"}, (0, 1)),
+        (without(SRUN, "SLURM_PROCID", "SLURM_STEP_ID"), (0, 1)),
+        # Launchers of one process each in the tasks of a step with PMIx.
+        ({**SRUN, "PMIX_RANK": "1", **TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, (0, 1)),
     ],
 )
 def test_the_rank_is_that_of_the_launcher(
@@ -95,6 +113,23 @@ def test_the_rank_is_that_of_the_launcher(
         ({**SRUN, "RANK": "0", "WORLD_SIZE": "1"}, "RANK and WORLD_SIZE say rank 0 of 1, but SLURM_PROCID and SLURM_STEP"),
         ({**SRUN, "RANK": "2", "WORLD_SIZE": "4"}, "say rank 2 of 4, but SLURM_PROCID and SLURM_STEP_NUM_TASKS say rank 1 of 4"),
         ({**MPIRUN, "RANK": "0", "WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE say rank 2 of 4"),
+        # A number of ranks without its rank, as in a container that receives a part of the environment.
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4 but no RANK"),
+        ({"PMI_SIZE": "4"}, "PMI_SIZE=4 but no RANK"),
+        ({"MV2_COMM_WORLD_SIZE": "4"}, "MV2_COMM_WORLD_SIZE=4 but no RANK"),
+        ({"HOROVOD_SIZE": "4"}, "HOROVOD_SIZE=4 but no RANK"),
+        (without(SRUN, "SLURM_PROCID"), "SLURM_STEP_NUM_TASKS=4 but no RANK"),
+        (without(SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), "SLURM_NTASKS=4 but no RANK"),
+        # A rank that is found, and a number of ranks or a rank on the host that it cannot have.
+        ({**ALONE_IN_MPI, "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, "say rank 0 of 1, but the environment has WORLD_SIZE=8, LOCAL_RANK=3"),
+        ({**ALONE_IN_MPI, "LOCAL_RANK": "3"}, "say rank 0 of 1, but the environment has LOCAL_RANK=3"),
+        ({**ALONE_IN_MPI, "LOCAL_WORLD_SIZE": "4"}, "say rank 0 of 1, but the environment has LOCAL_WORLD_SIZE=4"),
+        ({**MPIRUN, "WORLD_SIZE": "8"}, "say rank 2 of 4, but the environment has WORLD_SIZE=8"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "WORLD_SIZE": "2"}, "PMI_SIZE say rank 0 of 1, but the environment has WORLD_SIZE=2"),
+        ({**without(SRUN, "SLURM_PROCID"), "RANK": "0", "WORLD_SIZE": "1"}, "say rank 0 of 1, but the environment has SLURM_STEP"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "PMIX_RANK": "1"}, "say rank 0 of 1, but the environment has PMIX_RANK=1"),
+        # accelerate launch without a rank for its processes.
+        ({**ACCELERATE, "LOCAL_RANK": "1"}, "WORLD_SIZE=2, LOCAL_RANK=1 but no RANK"),
     ],
 )
 def test_a_world_without_a_rank_and_contradictions_are_errors(
@@ -176,11 +211,14 @@ dist.destroy_process_group()
 """
 
 
-def run_processes(location: str, count: int, shape: list[int], names: list[str], launcher: str) -> list[dict[str, Any]]:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    running = []
+        return free.getsockname()[1]
+
+
+def run_processes(location: str, count: int, shape: list[int], names: list[str], launcher: str) -> list[dict[str, Any]]:
+    port, running = free_port(), []
     for rank in range(count):
         # Lightning passes the rank to `init_process_group` only, as this launcher does with a different name.
         environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
@@ -210,6 +248,59 @@ def test_processes_of_one_data_parallel_rank_get_equal_batches(flights_server: A
     found = run_processes(flights_server.location, 4, [2, 2], ["dp", "tp"], "torchrun")
     assert [each["place"] for each in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
     assert [each["position"] for each in found] == [0, 0, 1000, 1000]
+
+
+def test_a_rank_that_contradicts_torch_distributed_is_an_error(tmp_path: Path) -> None:
+    needs_torch()
+    program = f"""
+import forebay, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+try:
+    forebay.connect("grpc://127.0.0.1:1", retry_deadline=0).train("flights", batch_size=1).rank
+except ValueError as error:
+    print(error, flush=True)
+dist.destroy_process_group()
+"""
+    for variables, expected in (
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "torch.distributed say rank 0 of 1, but RANK and WORLD_SIZE say rank 1 of 2"),
+        ({"WORLD_SIZE": "2"}, "torch.distributed say rank 0 of 1, but the environment has WORLD_SIZE=2"),
+    ):
+        (tmp_path / "store").unlink(missing_ok=True)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+        assert expected in done.stdout, done.stdout + done.stderr
+
+
+JAX_PROCESS = """
+import sys
+import jax
+import forebay
+
+location, port, rank, count = sys.argv[1], *map(int, sys.argv[2:])
+jax.distributed.initialize(f"127.0.0.1:{port}", count, rank)
+ds = forebay.connect(location).train("flights", batch_size=1000, columns=["delay"], seed=1)
+print(ds.rank, ds.world_size, next(iter(ds)).position, flush=True)
+ds.close()
+jax.distributed.shutdown()
+"""
+
+
+def test_the_rank_is_that_of_jax_distributed(flights_server: Any) -> None:
+    pytest.importorskip("jax", reason="JAX is not in this environment; the other one has it")
+    port, environment = free_port(), {**os.environ, "JAX_PLATFORMS": "cpu"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", JAX_PROCESS, flights_server.location, str(port), str(rank), "2"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    assert [output.split() for output, _ in outputs] == [["0", "2", "0"], ["1", "2", "1000"]]
 
 
 class Mesh:

@@ -60,12 +60,48 @@ impl Consumer for OnHost {
     }
 }
 
+/// Page-locked host memory. Copies to other memory are synchronous, so that they never read late.
+struct PageLocked {
+    address: usize,
+    len: usize,
+}
+
+impl PageLocked {
+    /// Requires a current context.
+    fn new(len: usize) -> Self {
+        // SAFETY: the drop frees the memory.
+        let address = unsafe { result::malloc_host(len.max(1), 0) }.unwrap();
+        Self { address: address as usize, len }
+    }
+
+    /// Starts to copy from `address` of the device on `stream`.
+    fn copy_from(&mut self, address: u64, stream: usize) {
+        // SAFETY: the memory has this length, and its owner synchronizes the stream before it reads or drops it.
+        unsafe {
+            let values = std::slice::from_raw_parts_mut(self.address as *mut u8, self.len);
+            result::memcpy_dtoh_async(values, address, stream as sys::CUstream).unwrap();
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: the memory has this length, and no copy to it is running.
+        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.len) }.to_vec()
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        // SAFETY: the memory is not used after the drop.
+        unsafe { result::free_host(self.address as *mut c_void) }.unwrap();
+    }
+}
+
 /// A consumer with its own CUDA stream.
 struct OnCuda {
     device: Device,
     context: usize,
     stream: usize,
-    taken: Vec<Vec<u8>>,
+    taken: Vec<PageLocked>,
 }
 
 impl OnCuda {
@@ -97,9 +133,8 @@ impl Consumer for OnCuda {
         unsafe { batch.ready_on(stream.cast()) }.unwrap();
         for name in TAKEN {
             let tensor = batch.tensor(name).unwrap();
-            let mut values = vec![0_u8; tensor.len_bytes()];
-            // SAFETY: `taken` keeps the memory at its address until the stream is synchronized.
-            unsafe { result::memcpy_dtoh_async(&mut values, tensor.address, stream) }.unwrap();
+            let mut values = PageLocked::new(tensor.len_bytes());
+            values.copy_from(tensor.address, self.stream);
             self.taken.push(values);
         }
     }
@@ -108,13 +143,13 @@ impl Consumer for OnCuda {
         self.enter();
         // SAFETY: the stream lives until the drop.
         unsafe { result::stream::synchronize(self.stream as sys::CUstream) }.unwrap();
-        std::mem::take(&mut self.taken)
+        std::mem::take(&mut self.taken).iter().map(PageLocked::bytes).collect()
     }
 }
 
 impl Drop for OnCuda {
     fn drop(&mut self) {
-        self.enter();
+        drop(self.taken());
         // SAFETY: neither is used after this.
         unsafe {
             result::stream::destroy(self.stream as sys::CUstream).unwrap();
@@ -296,6 +331,16 @@ fn released_memory_is_bounded_during_a_capture_with_a_slow_driver() {
 }
 
 #[test]
+fn memory_is_reused_after_the_work_of_a_second_stream_with_a_slow_driver() {
+    with_mock_driver("memory_is_reused_after_the_work_of_a_second_stream");
+}
+
+#[test]
+fn memory_of_a_destroyed_stream_is_not_reused_with_a_slow_driver() {
+    with_mock_driver("memory_of_a_destroyed_stream_is_not_reused");
+}
+
+#[test]
 fn pinned_batches_are_in_page_locked_memory_with_a_slow_driver() {
     with_mock_driver("pinned_batches_are_in_page_locked_memory");
 }
@@ -306,6 +351,7 @@ struct Mock {
     allocations: extern "C" fn() -> c_long,
     peak_allocations: extern "C" fn() -> c_long,
     hold_freeing: extern "C" fn(c_int),
+    hold_stream: extern "C" fn(*mut c_void),
     is_pinned: extern "C" fn(*const c_void, usize) -> c_int,
     _library: libloading::Library,
 }
@@ -325,6 +371,7 @@ impl Mock {
                 allocations: *library.get(b"driver_allocations").unwrap(),
                 peak_allocations: *library.get(b"driver_peak_allocations").unwrap(),
                 hold_freeing: *library.get(b"driver_hold_freeing").unwrap(),
+                hold_stream: *library.get(b"driver_hold_stream").unwrap(),
                 is_pinned: *library.get(b"driver_is_pinned").unwrap(),
                 _library: library,
             })
@@ -390,11 +437,8 @@ fn released_memory_is_bounded() {
         });
         mock.wait_for_allocations(|allocations| allocations >= MAX_WAITING).await;
         // No batch follows while none is freed. Without a bound, all of them would.
-        let mut before = u64::MAX;
-        while before != received.load(Ordering::Relaxed) {
-            before = received.load(Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
+        wait_until_steady(&received).await;
+        let before = received.load(Ordering::Relaxed);
         assert!(before < batches, "{before} batches");
         (mock.hold_freeing)(0);
         reader.await.unwrap();
@@ -432,6 +476,119 @@ fn released_memory_is_bounded_during_a_capture() {
         (mock.capture)(std::ptr::null_mut());
         mock.wait_for_allocations(|allocations| allocations == 0).await;
     });
+}
+
+/// Waits until a counter has not changed for a while.
+async fn wait_until_steady(counter: &AtomicU64) {
+    let mut before = u64::MAX;
+    while before != counter.load(Ordering::Relaxed) {
+        before = counter.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[test]
+fn memory_is_reused_after_the_work_of_a_second_stream() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let expected = expected(&server).await;
+        let (mut first, mut second) = (OnCuda::new().unwrap(), OnCuda::new().unwrap());
+        let mut training = start(&server, &first.device(), &request()).await;
+        // The second stream is behind long work when it reads the batch.
+        (mock.hold_stream)(second.stream as *mut c_void);
+        let batch = training.next().await.unwrap().unwrap();
+        first.take(&batch);
+        second.take(&batch);
+        drop(batch);
+        let received = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&received);
+        let reader = tokio::spawn(async move {
+            while let Some(batch) = training.next().await {
+                first.take(&batch.unwrap());
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+            first.taken()
+        });
+        // The next batches wait for the memory. If they did not, all of them would be received, and the second stream would read
+        // values of a later batch.
+        wait_until_steady(&received).await;
+        (mock.hold_stream)(std::ptr::null_mut());
+        assert!(reader.await.unwrap() == expected);
+        assert!(second.taken() == expected[..2]);
+    });
+}
+
+#[test]
+fn memory_of_a_destroyed_stream_is_not_reused() {
+    let Some(mock) = Mock::load() else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let device = Device::cuda(0).unwrap();
+        let mut training = start(&server, &device, &request()).await;
+        let mut consumer = OnCuda::new().unwrap();
+        let batch = training.next().await.unwrap().unwrap();
+        let address = batch.tensor("x").unwrap().address;
+        consumer.take(&batch);
+        // This violates the contract of `ready_on`. The mock driver reports it, as many drivers do. The work of the stream is
+        // then unknown, so that all work of the device precedes the release of the memory.
+        drop(consumer);
+        (mock.hold_freeing)(1);
+        drop(batch);
+        for _ in 0..5 {
+            let batch = training.next().await.unwrap().unwrap();
+            assert_ne!(batch.tensor("x").unwrap().address, address);
+        }
+        (mock.hold_freeing)(0);
+        drop(training);
+        mock.wait_for_allocations(|allocations| allocations == 0).await;
+    });
+}
+
+/// Functions of the driver that the client calls. cudarc declares them for all versions of CUDA from 11.4 to 13.4, so that drivers
+/// of version 12.0 and earlier ones have them. cudarc looks up a function when it is first called, and panics without it.
+const FUNCTIONS: [&str; 29] = [
+    "cuCtxPopCurrent_v2",
+    "cuCtxPushCurrent_v2",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuGetErrorString",
+    "cuInit",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamIsCapturing",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
+];
+
+/// The mock driver has no other functions than [`FUNCTIONS`], so that a call of another one fails in the tests with the mock driver.
+#[test]
+fn the_client_calls_functions_that_drivers_of_cuda_12_0_have() {
+    let source = include_str!("device/driver.c");
+    let names = source.lines().filter_map(|line| line.strip_prefix("int cu")?.split('(').next());
+    let mut names: Vec<_> = names.map(|name| format!("cu{name}")).collect();
+    names.sort_unstable();
+    assert_eq!(names, FUNCTIONS);
 }
 
 #[test]

@@ -11,12 +11,13 @@ use arrow_flight::{
     flight_service_client::FlightServiceClient,
     flight_service_server::{FlightService, FlightServiceServer},
 };
+use bytes::Bytes;
 use forebay::Server;
 use forebay_client::proto::{
     Encoding,
     v1::{Command, PlanSummary},
 };
-use futures::{StreamExt, stream::BoxStream};
+use futures::{StreamExt, future::ready, stream::BoxStream};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) streams: AtomicU64,
     /// Number of reports of trainers.
     pub(crate) reports: AtomicU64,
+    /// Number of exchanges.
+    pub(crate) exchanges: AtomicU64,
 }
 
 impl Front {
@@ -82,6 +85,7 @@ impl Front {
             headers: Mutex::default(),
             streams: AtomicU64::new(0),
             reports: AtomicU64::new(0),
+            exchanges: AtomicU64::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -244,10 +248,22 @@ impl FlightService for Service {
         unused()
     }
 
+    /// Forwards an exchange without the metadata of its batches, as a server of an earlier version ignores them.
     async fn do_exchange(
         &self,
-        _: Request<Streaming<FlightData>>,
+        request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        unused()
+        self.0.exchanges.fetch_add(1, Ordering::Relaxed);
+        let request = forwarded(request).map(|messages| {
+            messages
+                .take_while(|message| ready(message.is_ok()))
+                .filter_map(|message| ready(message.ok()))
+                .map(|message| match message.flight_descriptor {
+                    None => FlightData { app_metadata: Bytes::new(), ..message },
+                    Some(_) => message,
+                })
+        });
+        let answers = self.0.client.clone().do_exchange(request).await?.into_inner();
+        Ok(Response::new(answers.boxed()))
     }
 }

@@ -2,7 +2,9 @@
  *
  * A stream is a thread that executes its tasks in order. It sleeps for a random time before each task, and copies in pieces. A
  * read before the event of a copy, or a write that comes too early, therefore shows wrong bytes. When the context is released,
- * everything must have been freed, and every copy must have been from pinned memory. Otherwise the process aborts. */
+ * everything must have been freed, and every copy must have been from pinned memory. Otherwise the process aborts.
+ *
+ * A copy to host memory that is not page-locked is synchronous, as on a GPU. A destroyed stream is an invalid handle. */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -10,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, CAPTURE_UNSUPPORTED = 900 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, CAPTURE_UNSUPPORTED = 900 };
 enum { COPY, RECORD, WAIT, STOP };
 
 typedef struct Event {
@@ -39,6 +41,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long retained, streams, events, allocations, peak_allocations, registrations, unpinned_copies;
 static int is_freeing_held;
+static void *held; /* the stream that executes no task, of at most one */
 static Stream *all[64], *legacy;
 static __thread int current; /* number of pushes */
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
@@ -69,7 +72,7 @@ static void *run(void *argument) {
     Stream *stream = argument;
     pthread_mutex_lock(&mutex);
     for (;;) {
-        while (!stream->first) pthread_cond_wait(&changed, &mutex);
+        while (!stream->first || held == stream) pthread_cond_wait(&changed, &mutex);
         Task *task = stream->first;
         if (task->kind == WAIT)
             while (task->event->done < task->number) pthread_cond_wait(&changed, &mutex);
@@ -118,6 +121,13 @@ static Stream *of(void *handle) { /* requires the mutex */
     if ((size_t)handle > 2) return handle;
     if (!legacy) legacy = begin();
     return legacy;
+}
+
+static int is_stream(void *handle) { /* requires the mutex */
+    int found = (size_t)handle <= 2;
+    for (int i = 0; i < 64; i++)
+        if (all[i] == handle) found = 1;
+    return found;
 }
 
 static void finish(Stream *stream) { /* requires the mutex */
@@ -187,6 +197,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
 
 int cuStreamDestroy_v2(Stream *stream) {
     pthread_mutex_lock(&mutex);
+    if (!is_stream(stream)) { pthread_mutex_unlock(&mutex); return INVALID_HANDLE; }
     give(stream, (Task){.kind = STOP});
     for (int i = 0; i < 64; i++)
         if (all[i] == stream) all[i] = NULL;
@@ -200,6 +211,10 @@ int cuStreamDestroy_v2(Stream *stream) {
 /* Only the tests begin and end a capture, with driver_capture. */
 int cuStreamIsCapturing(void *stream, int *status) {
     if (!current || mode != RELAXED) return INVALID_CONTEXT;
+    pthread_mutex_lock(&mutex);
+    int is_live = is_stream(stream);
+    pthread_mutex_unlock(&mutex);
+    if (!is_live) return INVALID_HANDLE;
     *status = stream == __atomic_load_n(&capturing, __ATOMIC_SEQ_CST);
     return SUCCESS;
 }
@@ -244,19 +259,37 @@ int driver_is_pinned(const char *at, size_t bytes) {
     return found;
 }
 
+/* For the tests: makes a stream execute nothing, as behind long work, until this is called with another stream or NULL. */
+void driver_hold_stream(void *stream) {
+    pthread_mutex_lock(&mutex);
+    held = stream;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* For the tests: returns the number of tasks that a stream has received. */
+long driver_given(Stream *stream) {
+    pthread_mutex_lock(&mutex);
+    long found = of(stream)->given;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 int cuStreamSynchronize(void *stream) {
     pthread_mutex_lock(&mutex);
-    finish(of(stream));
+    int is_live = is_stream(stream);
+    if (is_live) finish(of(stream));
     pthread_mutex_unlock(&mutex);
-    return SUCCESS;
+    return is_live ? SUCCESS : INVALID_HANDLE;
 }
 
 int cuStreamWaitEvent(void *stream, Event *event, unsigned flags) {
     (void)flags;
     pthread_mutex_lock(&mutex);
-    give(of(stream), (Task){.kind = WAIT, .event = event, .number = event->recorded});
+    int is_live = is_stream(stream);
+    if (is_live) give(of(stream), (Task){.kind = WAIT, .event = event, .number = event->recorded});
     pthread_mutex_unlock(&mutex);
-    return SUCCESS;
+    return is_live ? SUCCESS : INVALID_HANDLE;
 }
 
 int cuEventCreate(Event **event, unsigned flags) {
@@ -273,9 +306,10 @@ int cuEventCreate(Event **event, unsigned flags) {
 int cuEventRecord(Event *event, void *stream) {
     if (!current || (stream && stream == __atomic_load_n(&capturing, __ATOMIC_SEQ_CST))) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
-    give(of(stream), (Task){.kind = RECORD, .event = event, .number = ++event->recorded});
+    int is_live = is_stream(stream);
+    if (is_live) give(of(stream), (Task){.kind = RECORD, .event = event, .number = ++event->recorded});
     pthread_mutex_unlock(&mutex);
-    return SUCCESS;
+    return is_live ? SUCCESS : INVALID_HANDLE;
 }
 
 int cuEventSynchronize(Event *event) {
@@ -339,6 +373,23 @@ int cuMemHostUnregister(char *at) {
     return i < 0 ? INVALID_VALUE : SUCCESS;
 }
 
+int cuMemHostAlloc(char **at, size_t bytes, unsigned flags) {
+    (void)flags;
+    if (!current) return INVALID_CONTEXT;
+    *at = malloc(bytes);
+    pthread_mutex_lock(&mutex);
+    put(pinned, *at, bytes);
+    registrations++;
+    pthread_mutex_unlock(&mutex);
+    return SUCCESS;
+}
+
+int cuMemFreeHost(char *at) {
+    int result = cuMemHostUnregister(at);
+    if (result == SUCCESS) free(at);
+    return result;
+}
+
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const char *from, size_t bytes, void *stream) {
     if (!current) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
@@ -354,6 +405,7 @@ int cuMemcpyDtoHAsync_v2(char *to, unsigned long long from, size_t bytes, void *
     pthread_mutex_lock(&mutex);
     int inside = find(allocated, (char *)(size_t)from, bytes) >= 0;
     if (inside) give(of(stream), (Task){.kind = COPY, .to = to, .from = (char *)(size_t)from, .bytes = bytes});
+    if (inside && find(pinned, to, bytes) < 0) finish(of(stream));
     pthread_mutex_unlock(&mutex);
     return inside ? SUCCESS : INVALID_VALUE;
 }
@@ -367,6 +419,7 @@ int cuMemcpyDtoH_v2(char *to, unsigned long long from, size_t bytes) {
 }
 
 int cuGetErrorString(int error, const char **text) {
-    *text = error == OUT_OF_MEMORY ? "out of memory" : error == INVALID_CONTEXT ? "invalid device context" : "invalid argument";
+    *text = error == OUT_OF_MEMORY ? "out of memory" : error == INVALID_CONTEXT ? "invalid device context"
+        : error == INVALID_HANDLE ? "invalid resource handle" : "invalid argument";
     return SUCCESS;
 }

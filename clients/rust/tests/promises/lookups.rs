@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::Code;
 
-use crate::common::{Fault, Proxy, settings};
+use crate::common::{Fault, Proxy, front::Front, settings};
 
 const COLUMNS: [&str; 4] = ["l_orderkey", "l_linenumber", "l_quantity", "l_comment"];
 
@@ -243,6 +243,37 @@ async fn a_rejected_lookup_does_not_end_the_exchange_of_others() {
     let ended = metrics.lines().filter(|line| line.starts_with("forebay_grpc_calls_total{"));
     let mut ended = ended.filter(|line| line.contains("DoExchange") && line.contains("INVALID_ARGUMENT"));
     assert_eq!(ended.next(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_lookup_fails_alone_at_a_server_that_ends_the_exchange() {
+    let folder = TempDir::new().unwrap();
+    let mut settings = settings(folder.path(), "cache");
+    settings.add_online(&["lineitem=l_orderkey,l_linenumber".to_owned()]).unwrap();
+    settings.lookups.max_keys = 100;
+    let server = Server::start(settings).await.unwrap();
+    let expected = rows(&server, 40).await;
+    // Retries until the lookups are ready.
+    Client::new([server.grpc().url()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    // A server of an earlier version does not know `continue_on_error`.
+    let earlier = Front::before(&server).await;
+    let lookups = Client::new([earlier.url.clone()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    let pair = vec![&expected[0], &expected[1]];
+    let too_many = keys(&arrow_select::concat::concat_batches(&expected[0].schema(), pair).unwrap());
+    let asked = expected.iter().enumerate().map(|(number, rows)| {
+        let (lookups, too_many) = (&lookups, &too_many);
+        async move {
+            if number % 10 == 3 {
+                let rejected = lookups.get(too_many).await.err().unwrap();
+                assert_eq!(rejected.code(), Some(Code::InvalidArgument));
+                assert!(rejected.to_string().contains("200 at once, expected at most 100"), "{rejected}");
+            }
+            assert_rows(&lookups.get(&keys(rows)).await.unwrap(), rows);
+        }
+    });
+    join_all(asked).await;
+    // Each of the four rejections has ended an exchange.
+    assert!(earlier.shared.exchanges.load(Ordering::Relaxed) > 4);
 }
 
 /// Returns the metrics of a server.

@@ -10,4 +10,5 @@ mod locations;
 mod lookups;
 mod queues;
 mod server;
+mod several_servers;
 mod training;
