@@ -93,7 +93,7 @@ nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloade
 	mkdir -p $(RESULTS)
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
-	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
+	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 FOREBAY_TIER_FLAPPING=60 \
 		target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
 	target/release/forebay-load tier --scenario tier --json $(RESULTS)/tier.json
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py

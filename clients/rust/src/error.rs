@@ -129,7 +129,7 @@ impl Error {
     }
 
     /// Returns true if the server refers the client to the next one that it may ask.
-    pub(crate) fn is_declined(&self) -> bool {
+    pub(crate) fn is_redirect(&self) -> bool {
         matches!(self, Self::Status(status)
             if status.code() == Code::Unavailable
                 && status.metadata().get("forebay-next").is_some_and(|value| value == "1"))

@@ -47,9 +47,13 @@ pub struct Streams<'a> {
 /// and server that are not matched would both have a higher score for each other than for their matches. Groups and servers compare
 /// by the same score. Therefore, only one stable matching exists, and the result does not depend on the order of evaluation.
 ///
+/// If a server fails, each of its groups moves to its second candidate. The second candidates are a stable matching, too: of the groups
+/// of that server with the other servers, such that the numbers of groups of the others then differ by at most one. The groups of the
+/// other servers do not move. Further candidates are ordered by score alone.
+///
 /// If a server joins or leaves, few streams of the other servers move. Tests pin their fraction.
 ///
-/// The time to compute a placement is proportional to m and n: a few ms for 4,096 groups and 100 servers. Callers should store the
+/// The time to compute a placement is proportional to n·(m + n): a few ms for 4,096 groups and 100 servers. Callers should store the
 /// placement of a job while their view has the same [`revision`](crate::View::revision).
 #[derive(Debug, Clone)]
 pub struct Placement {
@@ -60,8 +64,17 @@ pub struct Placement {
     ranks: u64,
     /// Number of groups: the minimum of K and W.
     groups: u64,
-    /// Index of the server of each group. Empty if all streams have the same key, or if there are more than [`MAX_MATCHED_GROUPS`].
-    matched: Vec<usize>,
+    /// Indices of the server of each group and of its second candidate. Empty if all streams have the same key, or if there are more
+    /// than [`MAX_MATCHED_GROUPS`].
+    matched: Vec<Matched>,
+}
+
+/// Indices of the servers that are matched with a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Matched {
+    first: usize,
+    /// Server that takes the group if the first fails; `None` if there is only one server.
+    second: Option<usize>,
 }
 
 impl Placement {
@@ -83,7 +96,7 @@ impl Placement {
             matched: Vec::new(),
         };
         if !placement.is_shared() && placement.groups <= MAX_MATCHED_GROUPS {
-            placement.matched = placement.matching(0..placement.groups);
+            placement.matched = placement.match_groups();
         }
         placement
     }
@@ -93,19 +106,20 @@ impl Placement {
         self.first_index(rank).map(|index| &self.servers[index].0)
     }
 
-    /// Returns the servers for the stream of `rank` in the order of preference: its matched server, then the others by their scores for
-    /// the stream.
+    /// Returns the servers for the stream of `rank` in the order of preference: its matched server, the one that is matched with it if
+    /// the first fails, then the others by their scores for the stream.
     ///
     /// The list contains every server of the placement. It is empty for a cluster without servers, and for a `rank` that is not a rank
     /// of the job.
     pub fn candidates(&self, rank: u64) -> Vec<&Server> {
         let Some(first) = self.first_index(rank) else { return Vec::new() };
+        let second = self.matched(rank).and_then(|matched| matched.second);
         let key = self.key(self.group(rank));
-        let mut order: Vec<(bool, Reverse<u64>, usize)> = (self.servers.iter().enumerate())
-            .map(|(index, (_, digest))| (index != first, Reverse(digest.score(key)), index))
-            .collect();
-        order.sort_unstable();
-        order.into_iter().map(|(_, _, index)| &self.servers[index].0).collect()
+        let mut order: Vec<usize> = (0..self.servers.len()).collect();
+        order.sort_unstable_by_key(|&index| {
+            (index != first, Some(index) != second, Reverse(self.servers[index].1.score(key)), index)
+        });
+        order.into_iter().map(|index| &self.servers[index].0).collect()
     }
 
     /// Returns the servers of the placement, in the order of their names.
@@ -134,63 +148,102 @@ impl Placement {
         if rank >= self.ranks {
             return None;
         }
-        let group = self.group(rank);
-        if let Some(index) = usize::try_from(group).ok().and_then(|group| self.matched.get(group)) {
-            return Some(*index);
+        if let Some(matched) = self.matched(rank) {
+            return Some(matched.first);
         }
-        let key = self.key(group);
+        let key = self.key(self.group(rank));
         (0..self.servers.len()).max_by_key(|index| (self.servers[*index].1.score(key), Reverse(*index)))
     }
 
-    /// Returns the number of groups that each server takes.
-    fn capacities(&self) -> Vec<usize> {
-        let count = self.servers.len();
-        let groups = usize::try_from(self.groups).expect("the number of matched groups is limited");
-        let key = Key::of_dataset(&self.dataset);
-        let mut by_score: Vec<usize> = (0..count).collect();
-        by_score.sort_unstable_by_key(|index| (Reverse(self.servers[*index].1.score(key)), *index));
-        let mut capacities = vec![groups / count; count];
-        for index in by_score.into_iter().take(groups % count) {
-            capacities[index] += 1;
-        }
-        capacities
+    fn matched(&self, rank: u64) -> Option<Matched> {
+        let group = usize::try_from(self.group(rank)).ok()?;
+        self.matched.get(group).copied()
     }
 
-    /// Returns the server of each group by deferred acceptance (Gale and Shapley, 1962). The groups propose in the order of `order`, which
-    /// does not affect the result.
-    fn matching(&self, order: impl IntoIterator<Item = u64>) -> Vec<usize> {
-        if self.servers.is_empty() {
+    fn match_groups(&self) -> Vec<Matched> {
+        let count = self.servers.len();
+        if count == 0 {
             return Vec::new();
         }
-        let capacities = self.capacities();
-        // Servers without capacity would reject every group.
-        let open: Vec<usize> = (0..self.servers.len()).filter(|index| capacities[*index] > 0).collect();
-        let digests: Vec<ServerDigest> = open.iter().map(|index| self.servers[*index].1).collect();
-        let keys: Vec<Key> = (0..self.groups).map(|group| self.key(group)).collect();
-        // The group with the lowest score is the first to be rejected; of equal scores, the last one.
-        let mut accepted: Vec<BinaryHeap<(Reverse<u64>, usize)>> = vec![BinaryHeap::new(); open.len()];
-        // Score and server of the last request of each group.
-        let mut asked: Vec<Option<(u64, Reverse<usize>)>> = vec![None; keys.len()];
-        for group in order {
-            let mut unmatched =
-                Some(usize::try_from(group).expect("the number of matched groups is limited"));
-            while let Some(group) = unmatched {
-                let choice = next_choice(&digests, keys[group], asked[group]);
-                let (score, Reverse(server)) = choice.expect("the capacities add up to the number of groups");
-                asked[group] = Some((score, Reverse(server)));
-                accepted[server].push((Reverse(score), group));
-                let is_full = accepted[server].len() > capacities[open[server]];
-                unmatched = if is_full { accepted[server].pop().map(|(_, group)| group) } else { None };
-            }
+        let capacities = self.capacities(None);
+        let firsts = self.matching(0..self.groups, &capacities);
+        let mut by_server: Vec<Vec<u64>> = vec![Vec::new(); count];
+        for (group, first) in (0..self.groups).zip(&firsts) {
+            by_server[*first].push(group);
         }
-        let mut matched = vec![0; keys.len()];
-        for (server, groups) in accepted.iter().enumerate() {
-            for (_, group) in groups {
-                matched[*group] = open[server];
+        let mut matched: Vec<Matched> =
+            firsts.into_iter().map(|first| Matched { first, second: None }).collect();
+        if count == 1 {
+            return matched;
+        }
+        for (lost, groups) in by_server.into_iter().enumerate() {
+            if groups.is_empty() {
+                continue;
+            }
+            // No server takes fewer groups without the lost one.
+            let room: Vec<usize> = (self.capacities(Some(lost)).into_iter().zip(&capacities).enumerate())
+                .map(|(index, (without, with))| if index == lost { 0 } else { without - with })
+                .collect();
+            let seconds = self.matching(groups.iter().copied(), &room);
+            for (group, second) in groups.into_iter().zip(seconds) {
+                matched[index_of(group)].second = Some(second);
             }
         }
         matched
     }
+
+    /// Returns the number of groups that each server takes, if the server `without` takes none.
+    fn capacities(&self, without: Option<usize>) -> Vec<usize> {
+        let key = Key::of_dataset(&self.dataset);
+        let mut by_score: Vec<usize> =
+            (0..self.servers.len()).filter(|index| Some(*index) != without).collect();
+        by_score.sort_unstable_by_key(|index| (Reverse(self.servers[*index].1.score(key)), *index));
+        let (groups, count) = (index_of(self.groups), by_score.len());
+        let mut capacities = vec![0; self.servers.len()];
+        for (place, index) in by_score.into_iter().enumerate() {
+            capacities[index] = groups / count + usize::from(place < groups % count);
+        }
+        capacities
+    }
+
+    /// Returns the server of each of `groups` by deferred acceptance (Gale and Shapley, 1962). The order in which the groups propose
+    /// does not affect the result.
+    ///
+    /// The capacities of the servers must add up to the number of groups, or more.
+    fn matching(&self, groups: impl IntoIterator<Item = u64>, capacities: &[usize]) -> Vec<usize> {
+        // Servers without capacity would reject every group.
+        let open: Vec<usize> = (0..self.servers.len()).filter(|index| capacities[*index] > 0).collect();
+        let digests: Vec<ServerDigest> = open.iter().map(|index| self.servers[*index].1).collect();
+        let groups: Vec<u64> = groups.into_iter().collect();
+        let keys: Vec<Key> = groups.iter().map(|group| self.key(*group)).collect();
+        // The group with the lowest score is the first to be rejected; of equal scores, the last one.
+        let mut accepted: Vec<BinaryHeap<(Reverse<u64>, u64, usize)>> = vec![BinaryHeap::new(); open.len()];
+        // Score and server of the last request of each group.
+        let mut asked: Vec<Option<(u64, Reverse<usize>)>> = vec![None; keys.len()];
+        for place in 0..groups.len() {
+            let mut unmatched = Some(place);
+            while let Some(place) = unmatched {
+                let choice = next_choice(&digests, keys[place], asked[place]);
+                let (score, Reverse(server)) = choice.expect("the capacities add up to the number of groups");
+                asked[place] = Some((score, Reverse(server)));
+                accepted[server].push((Reverse(score), groups[place], place));
+                let is_full = accepted[server].len() > capacities[open[server]];
+                unmatched = if is_full { accepted[server].pop().map(|(_, _, place)| place) } else { None };
+            }
+        }
+        let mut matched = vec![0; groups.len()];
+        for (server, groups) in accepted.iter().enumerate() {
+            for (_, _, place) in groups {
+                matched[*place] = open[server];
+            }
+        }
+        matched
+    }
+}
+
+/// Converts the index of a group that is matched, or the number of these groups.
+fn index_of(group: u64) -> usize {
+    usize::try_from(group).expect("the number of matched groups is limited")
 }
 
 /// Returns the best server after `last`, with its score. Of equal scores, the first name is best.

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 import pytest
 
 from server import Pool, Server, until
-from tier import FAST, JOB, MEMBERSHIP, ROWS, SEEDS, UNBUFFERED, WORLD, Proxy, Tier, counter, global_batches, read, read_ranks, tensor_bytes, view
+from tier import FAST, FLAPPING_S, JOB, MEMBERSHIP, ROWS, SEEDS, UNBUFFERED, WORLD, Proxy, Tier, counter, global_batches, read, read_ranks, tensor_bytes, view
 
 pytestmark = pytest.mark.once
 
@@ -40,6 +40,29 @@ def test_a_server_killed_in_mid_epoch_changes_no_batch(tier: Tier, expected: lis
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_streams_of_a_killed_server_are_shared_evenly_by_the_others(tier: Tier, expected: list[str], seed: int) -> None:
+    tier.grow(4)
+    killed = tier.servers[random.Random(seed).randrange(4)]
+    others = [server for server in tier.servers if server is not killed]
+    started, shared = threading.Barrier(WORLD), threading.Event()
+
+    def slowly(rank: int, batch: Any) -> None:
+        if shared.is_set() or batch.step < 10:
+            return
+        if batch.step == 10:
+            started.wait(TIMEOUT_S)
+            if rank == 0:
+                assert tier.counters("forebay_streams") == [2, 2, 2, 2]
+                killed.kill()
+        time.sleep(0.1)
+        if rank == 0 and sorted(counter(server, "forebay_streams") for server in others) == [2, 3, 3]:
+            shared.set()
+
+    assert read(tier, at=slowly, connect=UNBUFFERED, epochs=1) == expected[:STEPS]
+    assert shared.is_set(), "no server has more than one stream more than another"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_rolling_restart_changes_no_batch_and_decodes_nothing_again(
     pool: Pool, events: Path, tmp_path: Path, expected: list[str], seed: int
 ) -> None:
@@ -51,7 +74,7 @@ def test_a_rolling_restart_changes_no_batch_and_decodes_nothing_again(
 
     def roll() -> None:
         assert reading.wait(TIMEOUT_S)
-        for turn in range(4):
+        for turn in range(2 * 4):
             index = (first + turn) % 4
             tier.servers[index].terminate()
             tier.servers[index].wait()
@@ -202,6 +225,29 @@ def test_a_list_of_members_that_flaps_changes_no_batch(tier: Tier, expected: lis
     assert read(tier, at=flap, connect=UNBUFFERED) == expected
     tier.write(tier.names)
     tier.meet()
+
+
+def test_a_list_of_members_that_flaps_every_second_moves_no_stream(tier: Tier, expected: list[str]) -> None:
+    tier.grow(4)
+    lists = [[], tier.names[:2], ["nonsense"], tier.names[1:], [*tier.names, "127.0.0.1:1"], tier.names]
+    reading, steady = threading.Event(), threading.Event()
+
+    def flap() -> None:
+        assert reading.wait(TIMEOUT_S)
+        for second in range(FLAPPING_S):
+            tier.write(lists[second % len(lists)])
+            time.sleep(1)
+        steady.set()
+
+    def slowly(rank: int, batch: Any) -> None:
+        reading.set()
+        if batch.step == STEPS - 1:
+            assert steady.wait(TIMEOUT_S)
+        elif not steady.is_set():
+            time.sleep(FLAPPING_S / STEPS)
+
+    assert read(tier, concurrently=flap, at=slowly, connect=UNBUFFERED, epochs=1) == expected[:STEPS]
+    assert tier.counters("forebay_streams_placed_total") == [2, 2, 2, 2]
 
 
 @pytest.fixture

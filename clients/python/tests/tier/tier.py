@@ -26,6 +26,8 @@ BLOCKS, BLOCK_ROWS = 64, 4096
 ROWS = BLOCKS * BLOCK_ROWS
 # The number of random histories of each kind. `make nightly` runs 20.
 SEEDS = int(os.environ.get("FOREBAY_TIER_SEEDS", "3"))
+# The time during which a list of members changes every second. `make nightly` uses 60.
+FLAPPING_S = int(os.environ.get("FOREBAY_TIER_FLAPPING", "6"))
 JOB: dict[str, Any] = {
     "dataset": "events",
     "batch_size": 256,

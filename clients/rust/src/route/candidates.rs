@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{failback::Failback, replan::ReplanTimer};
 
-/// Time for which streams stay away from a first location that has declined one, in parts of the longer interval of [`Intervals`].
-const DECLINED_INTERVALS: u32 = 6;
+/// Time for which streams stay away from a first location that has redirected one, in parts of the longer interval of [`Intervals`].
+const AVOIDED_INTERVALS: u32 = 6;
 
 /// A server that may serve the streams of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) enum Event<'a> {
     /// An attempt at this candidate failed. The number is the number of addresses of all URLs of the client.
     Failed(&'a Candidate, usize),
     /// This candidate redirects the client to the next one.
-    Declined(&'a Candidate),
+    Redirected(&'a Candidate),
     /// A stream has reached the next epoch.
     Epoch,
     /// A new plan has these trusted locations, the preferred one first.
@@ -68,8 +68,8 @@ pub(super) struct Candidates {
     serving: Option<Candidate>,
     /// True if the first location has answered a probe since another one was in use.
     has_moved: bool,
-    /// Time until which the first location is not asked to take the streams back, because it has declined one.
-    declined_until: Option<Instant>,
+    /// Time until which the first location is not asked to take the streams back, because it has redirected one.
+    avoided_until: Option<Instant>,
     failback: Failback,
     timer: ReplanTimer,
     intervals: Intervals,
@@ -85,7 +85,7 @@ impl Candidates {
             own_failures: 0,
             serving: None,
             has_moved: false,
-            declined_until: None,
+            avoided_until: None,
             failback: Failback::new(intervals.failback),
             timer: ReplanTimer::new(now, random, intervals.replan),
             intervals,
@@ -130,10 +130,10 @@ impl Candidates {
         due.max(self.timer.earliest())
     }
 
-    /// Returns the first location, if the streams are at another server and would move there. A first location that has declined a
-    /// stream because of its load would decline it again: it is left alone for a while, unless the plan names other locations.
+    /// Returns the first location, if the streams are at another server and would move there. A first location that has redirected
+    /// a stream because of its load would redirect it again: it is not used for a while, unless the plan names other locations.
     pub(super) fn to_probe(&self, now: Instant) -> Option<&Arc<str>> {
-        if self.declined_until.is_some_and(|until| now < until) {
+        if self.avoided_until.is_some_and(|until| now < until) {
             return None;
         }
         let first = self.locations.first()?;
@@ -151,20 +151,20 @@ impl Candidates {
         match event {
             Event::Opened(candidate) => {
                 self.serving = Some(candidate.clone());
-                self.forget_decline_of(candidate);
+                self.forget_redirect_of(candidate);
             }
             Event::Failed(candidate, own_targets) => {
                 self.timer.hurry(now, random);
-                self.forget_decline_of(candidate);
+                self.forget_redirect_of(candidate);
                 let was_first = self.at == 0;
                 if self.leave(candidate, own_targets) && was_first && self.at != 0 {
                     self.failback.left(now, self.intervals.failback);
                 }
             }
-            Event::Declined(candidate) => {
+            Event::Redirected(candidate) => {
                 if self.index(candidate) == Some(0) {
                     let longer = self.intervals.replan.max(self.intervals.failback);
-                    self.declined_until = now.checked_add(longer.saturating_mul(DECLINED_INTERVALS));
+                    self.avoided_until = now.checked_add(longer.saturating_mul(AVOIDED_INTERVALS));
                 }
                 // Only locations redirect, so that the number of targets of the client does not matter.
                 self.leave(candidate, 1);
@@ -177,7 +177,7 @@ impl Candidates {
             Event::NotPlanned => self.asked(now, random),
             Event::Answered(first) => {
                 if self.locations.first() == Some(first) {
-                    (self.at, self.has_moved, self.declined_until) = (0, true, None);
+                    (self.at, self.has_moved, self.avoided_until) = (0, true, None);
                     self.failback.returned(now);
                 }
             }
@@ -193,9 +193,9 @@ impl Candidates {
     }
 
     /// The load of the first location is not known any more once it has served a stream or failed.
-    fn forget_decline_of(&mut self, candidate: &Candidate) {
+    fn forget_redirect_of(&mut self, candidate: &Candidate) {
         if self.index(candidate) == Some(0) {
-            self.declined_until = None;
+            self.avoided_until = None;
         }
     }
 
@@ -232,7 +232,7 @@ impl Candidates {
         }
         let current = self.current();
         self.locations = locations;
-        (self.has_moved, self.declined_until) = (false, None);
+        (self.has_moved, self.avoided_until) = (false, None);
         self.at = match current {
             Candidate::Own => self.locations.len(),
             // The new plan does not contain the location in use, so the first one is used.

@@ -65,7 +65,7 @@ impl Origin {
     }
 
     /// Returns true if the server may redirect the client to the next one.
-    pub(crate) fn may_decline(&self) -> bool {
+    pub(crate) fn may_redirect(&self) -> bool {
         matches!(self.number, Some(CandidateNumber::Number(_)))
     }
 }
@@ -177,9 +177,9 @@ impl Placement {
     }
 
     /// Records that `origin` redirects the client to the next candidate.
-    pub(crate) fn declined(&self, origin: &Origin) {
+    pub(crate) fn redirected(&self, origin: &Origin) {
         if let Some(following) = &self.following {
-            following.on(Event::Declined(&origin.candidate));
+            following.on(Event::Redirected(&origin.candidate));
         }
     }
 

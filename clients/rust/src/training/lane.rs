@@ -103,8 +103,8 @@ impl Lane {
     }
 
     /// Returns true if the server of the last attempt refers the client to the next candidate with `error`. This is not a failure.
-    fn is_declined(&self, error: &Error) -> bool {
-        error.is_declined() && self.origin.as_ref().is_some_and(Origin::may_decline)
+    fn is_redirected_by(&self, error: &Error) -> bool {
+        error.is_redirect() && self.origin.as_ref().is_some_and(Origin::may_redirect)
     }
 
     /// Returns true if the batch may be received by another attempt.
@@ -132,8 +132,8 @@ impl Lane {
 impl Job {
     /// Records that a stream from `origin` ended with `error`.
     fn left(&self, origin: &Origin, error: &Error) {
-        match error.is_declined() && origin.may_decline() {
-            true => self.placement.declined(origin),
+        match error.is_redirect() && origin.may_redirect() {
+            true => self.placement.redirected(origin),
             false => self.placement.failed(origin),
         }
     }
@@ -180,7 +180,7 @@ impl Source for Lane {
                 return Err(self.attempts.deadline_exceeded());
             };
             let error = match done {
-                Err(error) if self.is_declined(&error) => {
+                Err(error) if self.is_redirected_by(&error) => {
                     tracing::debug!(%error, batch = self.next, "the server refers to the next location");
                     self.stream = None;
                     continue;

@@ -359,7 +359,7 @@ async fn another_plan_of_one_server_ends_no_training_while_the_others_are_unreac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_stay_away_from_a_first_location_that_has_declined_one() {
+async fn streams_stay_away_from_a_first_location_that_has_redirected_one() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let [seed, busy, second] =
@@ -483,7 +483,7 @@ async fn a_stream_returns_to_its_first_location_after_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_declined_stream_goes_to_the_next_location_and_the_last_one_serves() {
+async fn a_redirected_stream_goes_to_the_next_location_and_the_last_one_serves() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let seed = Front::before(&server).await;
@@ -508,7 +508,7 @@ async fn a_declined_stream_goes_to_the_next_location_and_the_last_one_serves() {
     let asked = locations.each_ref().map(|location| location.header("forebay-candidate").join(" "));
     assert_eq!(asked, ["0", "1", "last"]);
     assert_eq!((locations[2].streams(), seed.streams()), (1, 0));
-    // A last candidate that declines nevertheless is a failure, and the servers of the client serve.
+    // A last candidate that redirects nevertheless is a failure, and the servers of the client serve.
     locations[2].judge_streams(|_| {
         let mut status = Status::unavailable("over the bound");
         status.metadata_mut().insert("forebay-next", "1".parse().unwrap());

@@ -10,6 +10,10 @@ fn servers(seed: u64, count: usize) -> Vec<Server> {
         .collect()
 }
 
+fn firsts(placement: &Placement) -> Vec<usize> {
+    placement.matched.iter().map(|matched| matched.first).collect()
+}
+
 fn placement(servers: &[Server], ranks: u64) -> Placement {
     Placement::new(servers, &Streams { dataset: "clicks", partitions: ranks.max(2), ranks }, None)
 }
@@ -22,7 +26,7 @@ fn pair(placement: &Placement, rank: usize, server: usize) -> (u64, Reverse<usiz
 
 /// Returns whether no stream and server have a higher score for each other than for what they were given.
 fn is_stable(placement: &Placement, matched: &[usize]) -> bool {
-    let capacities = placement.capacities();
+    let capacities = placement.capacities(None);
     (0..matched.len()).all(|rank| {
         (0..capacities.len()).all(|server| {
             let wanted = pair(placement, rank, server);
@@ -39,7 +43,7 @@ fn is_stable(placement: &Placement, matched: &[usize]) -> bool {
 /// Takes the best pair of all, then the best of the rest, and so on.
 fn greedy(placement: &Placement) -> Vec<usize> {
     let ranks = usize::try_from(placement.ranks).unwrap();
-    let mut room = placement.capacities();
+    let mut room = placement.capacities(None);
     let mut pairs: Vec<(usize, usize)> =
         (0..ranks).flat_map(|rank| (0..room.len()).map(move |server| (rank, server))).collect();
     pairs.sort_unstable_by_key(|(rank, server)| Reverse(pair(placement, *rank, *server)));
@@ -59,7 +63,7 @@ proptest! {
     #[test]
     fn the_matching_is_the_only_stable_one(seed: u64, count in 1_usize..=4, ranks in 1_u64..=6) {
         let placement = placement(&servers(seed, count), ranks);
-        let capacities = placement.capacities();
+        let capacities = placement.capacities(None);
         let mut stable = Vec::new();
         for number in 0..count.pow(ranks as u32) {
             let assigned: Vec<usize> = (0..ranks as u32).map(|rank| number / count.pow(rank) % count).collect();
@@ -70,14 +74,14 @@ proptest! {
                 stable.push(assigned);
             }
         }
-        prop_assert_eq!(stable, vec![placement.matched]);
+        prop_assert_eq!(stable, vec![firsts(&placement)]);
     }
 
     #[test]
     fn the_matching_takes_the_best_pairs_first(seed: u64, count in 1_usize..=40, ranks in 1_u64..=120) {
         let placement = placement(&servers(seed, count), ranks);
-        prop_assert!(is_stable(&placement, &placement.matched));
-        prop_assert_eq!(greedy(&placement), placement.matched);
+        prop_assert!(is_stable(&placement, &firsts(&placement)));
+        prop_assert_eq!(greedy(&placement), firsts(&placement));
     }
 
     #[test]
@@ -87,9 +91,34 @@ proptest! {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut order: Vec<u64> = (0..ranks).collect();
         rng.shuffle(&mut order);
-        prop_assert_eq!(&expected.matching(order), &expected.matched);
+        let matched = expected.matching(order.iter().copied(), &expected.capacities(None));
+        for (group, first) in order.into_iter().zip(matched) {
+            prop_assert_eq!(first, expected.matched[group as usize].first);
+        }
         rng.shuffle(&mut tier);
         prop_assert_eq!(&placement(&tier, ranks).matched, &expected.matched);
+    }
+
+    #[test]
+    fn the_streams_of_a_failed_server_are_shared_evenly_by_the_others(
+        seed: u64,
+        count in 2_usize..=40,
+        ranks in 1_u64..=120,
+    ) {
+        let placement = placement(&servers(seed, count), ranks);
+        for failed in 0..count {
+            let mut loads = vec![0_u64; count];
+            for matched in &placement.matched {
+                let second = matched.second.expect("there is another server");
+                prop_assert_ne!(second, matched.first);
+                loads[if matched.first == failed { second } else { matched.first }] += 1;
+            }
+            prop_assert_eq!(loads[failed], 0);
+            let others = (count - 1) as u64;
+            let (least, most) = (ranks / others, ranks.div_ceil(others));
+            let mut loads = loads.iter().enumerate().filter(|(server, _)| *server != failed);
+            prop_assert!(loads.all(|(_, load)| (least..=most).contains(load)), "{:?}", placement.matched);
+        }
     }
 }
 

@@ -122,23 +122,23 @@ fn a_first_location_that_stays_down_is_probed_again_and_again_with_pauses() {
 }
 
 #[test]
-fn a_declined_stream_goes_to_the_next_candidate_and_changes_no_time() {
+fn a_redirected_stream_goes_to_the_next_candidate_and_changes_no_time() {
     let mut candidates = candidates("ab");
     let due = candidates.replan_at();
-    on(&mut candidates, Event::Declined(&location('a')));
+    on(&mut candidates, Event::Redirected(&location('a')));
     assert_eq!((candidates.current(), candidates.replan_at()), (location('b'), due));
 }
 
 #[test]
-fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long_time_has_passed() {
+fn a_first_location_that_redirected_a_stream_is_left_alone_until_the_plan_changes_or_a_long_time_has_passed() {
     let (now, first) = (Instant::now(), &urls("a")[0]);
-    let declined = || {
+    let redirected = || {
         let mut candidates = candidates("abc");
-        candidates.on(now, 0.0, Event::Declined(&location('a')));
+        candidates.on(now, 0.0, Event::Redirected(&location('a')));
         candidates.on(now, 0.0, Event::Opened(&location('b')));
         candidates
     };
-    let mut candidates = declined();
+    let mut candidates = redirected();
     for number in 1..=6 {
         let at = now + INTERVALS.replan * number;
         candidates.on(at, 0.0, Event::Planned(urls("abc")));
@@ -148,14 +148,14 @@ fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long
     // After its answer it is the first choice again, and another refusal counts anew.
     candidates.on(now, 0.0, Event::Answered(first));
     assert!(candidates.has_moved_from(&location('b')));
-    candidates.on(now + INTERVALS.replan * 6, 0.0, Event::Declined(&location('a')));
+    candidates.on(now + INTERVALS.replan * 6, 0.0, Event::Redirected(&location('a')));
     assert_eq!(candidates.to_probe(now + INTERVALS.replan * 11), None);
-    let mut changed = declined();
+    let mut changed = redirected();
     changed.on(now, 0.0, Event::Planned(urls("ab")));
     assert_eq!(changed.to_probe(now), Some(first));
     // Once it has served or failed, its earlier load says nothing.
     for event in [Event::Opened(&location('a')), Event::Failed(&location('a'), 1)] {
-        let mut candidates = declined();
+        let mut candidates = redirected();
         candidates.on(now, 0.0, event);
         candidates.on(now, 0.0, Event::Opened(&location('b')));
         assert_eq!(candidates.to_probe(now), Some(first));
@@ -163,7 +163,7 @@ fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long
     // A location behind the first one does not keep streams away from it.
     let mut second = self::candidates("abc");
     second.on(now, 0.0, Event::Failed(&location('a'), 1));
-    second.on(now, 0.0, Event::Declined(&location('b')));
+    second.on(now, 0.0, Event::Redirected(&location('b')));
     second.on(now, 0.0, Event::Opened(&location('c')));
     assert_eq!(second.to_probe(now), Some(first));
 }
@@ -171,7 +171,7 @@ fn a_first_location_that_declined_is_left_alone_until_the_plan_changes_or_a_long
 #[derive(Debug, Clone)]
 enum Step {
     Fail,
-    Decline,
+    Redirect,
     Open,
     Epoch,
     Plan(String),
@@ -182,7 +182,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => Just(Step::Fail),
-        1 => Just(Step::Decline),
+        1 => Just(Step::Redirect),
         3 => Just(Step::Open),
         1 => Just(Step::Epoch),
         2 => "[a-d]{0,3}".prop_map(Step::Plan),
@@ -197,7 +197,7 @@ fn apply(candidates: &mut Candidates, now: Instant, random: f64, step: &Step, ow
     let first = candidates.urls().into_iter().next();
     match (step, &first) {
         (Step::Fail, _) => candidates.on(now, random, Event::Failed(&current, own_targets)),
-        (Step::Decline, _) => candidates.on(now, random, Event::Declined(&current)),
+        (Step::Redirect, _) => candidates.on(now, random, Event::Redirected(&current)),
         (Step::Open, _) => candidates.on(now, random, Event::Opened(&current)),
         (Step::Epoch, _) => candidates.on(now, random, Event::Epoch),
         (Step::Plan(names), _) => {
