@@ -74,7 +74,9 @@ impl Copied {
         let end = tensor.address.saturating_add(tensor.len_bytes() as u64);
         // Arrow copies buffers whose addresses are not multiples of the size of their type, so that their addresses are outside the body.
         if tensor.len_bytes() > 0 && (tensor.address < self.host.start || end > self.host.end) {
-            return Err("was received at an address that is not a multiple of the size of its type".to_owned());
+            return Err(
+                "was received at an address that is not a multiple of the size of its type".to_owned()
+            );
         }
         let offset = tensor.address.wrapping_sub(self.host.start);
         Ok(Tensor { address: self.device.wrapping_add(offset), ..tensor })
@@ -166,7 +168,10 @@ mod tests {
         assert_eq!(tensor.address, 4096 + 8);
         for host in [at..at + 15, at + 1..at + 17, 0..8] {
             let column = of(host);
-            assert_eq!(column.on_device.unwrap_err(), "was received at an address that is not a multiple of the size of its type");
+            assert_eq!(
+                column.on_device.unwrap_err(),
+                "was received at an address that is not a multiple of the size of its type"
+            );
             assert!(column.on_host.is_some());
         }
     }

@@ -130,7 +130,8 @@ fn a_redirected_stream_goes_to_the_next_candidate_and_changes_no_time() {
 }
 
 #[test]
-fn a_first_location_that_redirected_a_stream_is_left_alone_until_the_plan_changes_or_a_long_time_has_passed() {
+fn a_first_location_that_redirected_a_stream_is_left_alone_until_the_plan_changes_or_a_long_time_has_passed()
+{
     let (now, first) = (Instant::now(), &urls("a")[0]);
     let redirected = || {
         let mut candidates = candidates("abc");
