@@ -116,7 +116,7 @@ impl Placement {
         let second = self.matched(rank).and_then(|matched| matched.second);
         let key = self.key(self.group(rank));
         let mut order: Vec<usize> = (0..self.servers.len()).collect();
-        order.sort_unstable_by_key(|&index| {
+        order.sort_by_cached_key(|&index| {
             (index != first, Some(index) != second, Reverse(self.servers[index].1.score(key)), index)
         });
         order.into_iter().map(|index| &self.servers[index].0).collect()
