@@ -187,7 +187,14 @@ class Dataset:
         return self._client.lookup(self._name, keys, **self._in_part(request))
 
     def head(self, n: int = 5) -> Batch:
-        """Returns the first `n` rows in the order of the files, or all rows if there are fewer."""
+        """Returns the first rows in the order of the files.
+
+        Args:
+            n: Number of rows. If the dataset has fewer, all are returned.
+
+        Raises:
+            RequestError: The dataset has no rows, or `n` is invalid.
+        """
         training = self._train_alone(n)
         try:
             first: Batch | None = next(iter(training), None)

@@ -91,12 +91,32 @@ class MappedDataset(Generic[Result]):
         return self._dataset._iterate(self._results)
 
     def epochs(self, count: int) -> Iterator[Result]:
-        """Iterates over the results of `count` epochs without a pause between them. See `TrainingDataset.epochs`."""
+        """Iterates over the results of `count` epochs without a pause between them. See `TrainingDataset.epochs`.
+
+        Args:
+            count: Number of epochs of the training.
+
+        Yields:
+            The next result.
+
+        Raises:
+            ValueError: `count` is negative.
+        """
         self._begin()
         return self._dataset._through(count, "epochs", self._results)
 
     def steps(self, count: int) -> Iterator[Result]:
-        """Iterates over the results of `count` steps, over as many epochs as they need. See `TrainingDataset.steps`."""
+        """Iterates over the results of `count` steps, over as many epochs as they need. See `TrainingDataset.steps`.
+
+        Args:
+            count: Number of steps of the training.
+
+        Yields:
+            The next result.
+
+        Raises:
+            ValueError: `count` is negative.
+        """
         self._begin()
         return self._dataset._through(count, "steps", self._results)
 
@@ -108,7 +128,14 @@ class MappedDataset(Generic[Result]):
         return self._dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues at the position of a state. See `TrainingDataset.load_state_dict`."""
+        """Continues at the position of a state.
+
+        Args:
+            state: A result of `state_dict`, of this dataset or of a training dataset.
+
+        Raises:
+            Error: As in `TrainingDataset.load_state_dict`.
+        """
         self._dataset.load_state_dict(state)
 
     def stats(self) -> dict[str, float]:

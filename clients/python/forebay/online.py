@@ -95,7 +95,11 @@ class InferenceBatch(Rows):
             LOG.warning("reply discarded: the server has disconnected, another worker receives the batch")
 
     def fail(self, message: str) -> None:
-        """Fails the requests of the batch with an error message. Has no effect after a reply."""
+        """Fails the requests of the batch. Has no effect after a reply.
+
+        Args:
+            message: Error message that the callers receive.
+        """
         self._native.fail(message)
 
 

@@ -97,6 +97,9 @@ class Tier:
     def existing(cls, name: str = "forebay") -> Tier:
         """Returns a tier that was started by another driver.
 
+        Args:
+            name: Name of the tier.
+
         Raises:
             LookupError: There is no tier of this name.
         """

@@ -10,10 +10,11 @@ import socket
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow
+import pyarrow.flight
 import pyarrow.ipc
 
 import forebay
@@ -40,6 +41,11 @@ FAST = {"replan_interval": 1}
 # Few batches are on their way, so that streams last as long as their ranks read them.
 UNBUFFERED = {**FAST, "prefetch_batches": 1, "stream_window_bytes": 1 << 16, "connection_window_bytes": 1 << 20}
 
+# The settings of servers that keep all decoded columns on disk.
+KEEP_ALL = '[loader]\ndisk_writes = "always"\n'
+# Time that a thread waits for what another one does.
+TIMEOUT_S = 120
+
 # The servers share one machine, whose load says nothing about any of them.
 MEMBERSHIP = """
 [membership]
@@ -63,8 +69,9 @@ class Tier:
     folder: Path
     datasets: Mapping[str, Path]
     flags: dict[str, Any] = field(default_factory=dict)
-    # TOML before that of the members.
+    # TOML before that of the members, and more settings of the members.
     settings: str = ""
+    membership: str = ""
     # Flags of the server with this index.
     own_flags: Callable[[int], Mapping[str, Any]] = lambda index: {}
     # Default: one in `folder`.
@@ -74,7 +81,7 @@ class Tier:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        self.config.write_text(self.settings + MEMBERSHIP)
+        self.config.write_text(self.settings + MEMBERSHIP + self.membership)
         self.write([])
 
     @property
@@ -118,8 +125,9 @@ class Tier:
             **{**self.flags, **self.own_flags(index)},
         )
 
-    def restart(self, index: int) -> None:
-        self.servers[index] = self.start(index)
+    def restart(self, *indices: int) -> None:
+        for index in indices:
+            self.servers[index] = self.start(index)
         self.meet()
 
     def meet(self, names: list[str] | None = None) -> None:
@@ -127,11 +135,7 @@ class Tier:
         expected = set(names or self.names)
         for server in self.servers:
             if server.is_running():
-                until(lambda: self.known(server) == expected, 60, lambda: str(view(server)))
-
-    def known(self, server: Server) -> set[str]:
-        """Names of the members as `server` sees them."""
-        return {member["name"] for member in view(server)["members"] if member["state"] == "ready"}
+                until(lambda: known(server) == expected, 60, lambda: str(view(server)))
 
     def counters(self, name: str) -> list[float]:
         """Value of a metric of each server, summed over its labels."""
@@ -148,6 +152,20 @@ def view(server: Server) -> dict[str, Any]:
     return json.loads(server.http_get("/api/v1/members")[1])
 
 
+def known(server: Server) -> set[str]:
+    """Names of the members that are ready, as `server` sees them."""
+    return {member["name"] for member in view(server)["members"] if member["state"] == "ready"}
+
+
+def first_locations(url: str, job: Mapping[str, Any]) -> list[str]:
+    """Name of the first server of each of `WORLD` ranks, in the plan of a job."""
+    train = {"dataset": job["dataset"], "batch_size": job["batch_size"], "world_size": WORLD, "shuffle": job["shuffle"]}
+    with pyarrow.flight.connect(url) as client:
+        command = pyarrow.flight.FlightDescriptor.for_command(json.dumps({"train": train}))
+        endpoints = client.get_flight_info(command).endpoints
+    return [endpoint.locations[0].uri.decode().partition("://")[2] for endpoint in endpoints]
+
+
 def content(batch: Any) -> str:
     """Digest of everything that a batch contains."""
     table = batch.to_arrow()
@@ -161,13 +179,14 @@ def read_ranks(
     urls: list[str] | Callable[[int], list[str]],
     world_size: int,
     *,
+    ranks: Iterable[int] | None = None,
     each: Callable[[Any], Any] = content,
     concurrently: Callable[[], None] | None = None,
     at: Callable[[int, Any], None] = lambda rank, batch: None,
     connect: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
     **train: Any,
 ) -> list[list[Any]]:
-    """Reads a dataset with all ranks at once, each with its own client. Returns `each` of every batch, by rank and step.
+    """Reads a dataset with `ranks` at once, each with its own client. Default: all. Returns `each` of every batch, by rank and step.
 
     `at` is called with the rank and each batch in the thread of the rank. `urls` and `connect` may be functions of the rank."""
     found: list[list[Any]] = [[] for _ in range(world_size)]
@@ -185,7 +204,7 @@ def read_ranks(
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=read, args=(rank,), daemon=True) for rank in range(world_size)]
+    threads = [threading.Thread(target=read, args=(rank,), daemon=True) for rank in (range(world_size) if ranks is None else ranks)]
     for thread in threads:
         thread.start()
     if concurrently is not None:
@@ -235,8 +254,13 @@ class Proxy:
                 return
             threading.Thread(target=self._forward, args=(near,), daemon=True).start()
 
+    def flow_of(self, near: socket.socket) -> threading.Event:
+        """Returns the event that is set while the bytes of this connection are forwarded."""
+        return self.flows
+
     def _forward(self, near: socket.socket) -> None:
-        self.flows.wait()
+        flow = self.flow_of(near)
+        flow.wait()
         try:
             assert self.target is not None
             host, _, port = self.target.rpartition(":")
@@ -245,12 +269,12 @@ class Proxy:
             near.close()
             return
         for source, sink in ((near, far), (far, near)):
-            threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+            threading.Thread(target=self._pump, args=(source, sink, flow), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, flow: threading.Event) -> None:
         try:
             while data := source.recv(1 << 16):
-                self.flows.wait()
+                flow.wait()
                 sink.sendall(data)
         except OSError:
             pass
@@ -259,3 +283,22 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+
+def start_behind(
+    proxies: Sequence[Proxy], pool: Pool, datasets: Mapping[str, Path], folder: Path, settings: str = MEMBERSHIP
+) -> list[Server]:
+    """Starts a server behind each proxy, whose name it has, and waits until all servers know each other."""
+    members, config = folder / "members", folder / "forebay.toml"
+    members.write_text("\n".join(proxy.name for proxy in proxies))
+    config.write_text(settings)
+    servers = []
+    for proxy in proxies:
+        place = {"members": f"file:{members}", "advertise": proxy.name, "config": config, "state": folder / "state"}
+        server = pool.start(datasets, **place)
+        proxy.target = server.grpc
+        servers.append(server)
+    names = {proxy.name for proxy in proxies}
+    for server in servers:
+        until(lambda: known(server) == names, 60, lambda: str(view(server)))
+    return servers

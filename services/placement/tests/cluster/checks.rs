@@ -32,6 +32,38 @@ pub(crate) fn shares_are_even(placement: &Placement, streams: &Streams<'_>) {
     assert!(loads.values().all(|load| (least..=most).contains(load)), "{loads:?}");
 }
 
+/// If any one server fails, the second candidates of its streams give each other server its share of all streams.
+pub(crate) fn shares_without_a_server_are_even(placement: &Placement, streams: &Streams<'_>) {
+    let servers: Vec<&str> = placement.servers().map(|server| server.name.as_str()).collect();
+    if servers.len() == 1 {
+        return;
+    }
+    let mut loads: BTreeMap<&str, u64> = servers.iter().map(|server| (*server, 0)).collect();
+    let mut moved: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for rank in 0..streams.ranks {
+        let candidates = placement.candidates(rank);
+        let (first, second) = (candidates[0].name.as_str(), candidates[1].name.as_str());
+        assert_ne!(first, second);
+        *loads.get_mut(first).expect("a server of the placement") += 1;
+        *moved.entry(first).or_default().entry(second).or_default() += 1;
+    }
+    if streams.partitions == 1 {
+        assert!(moved.values().all(|seconds| seconds.len() == 1), "{moved:?}");
+        return;
+    }
+    let others = servers.len() as u64 - 1;
+    let (least, most) = (streams.ranks / others, streams.ranks.div_ceil(others));
+    for (failed, seconds) in &moved {
+        for (server, load) in loads.iter().filter(|(server, _)| *server != failed) {
+            let load = load + seconds.get(server).copied().unwrap_or(0);
+            assert!(
+                (least..=most).contains(&load),
+                "{server} has {load} streams if {failed} fails: {moved:?}"
+            );
+        }
+    }
+}
+
 pub(crate) fn placements_are_equal(a: &Placement, b: &Placement, streams: &Streams<'_>) {
     for rank in 0..streams.ranks {
         assert_eq!(a.first(rank), b.first(rank));

@@ -6,7 +6,8 @@
 //!
 //! Checked in each history:
 //! - Each rank receives every step once and in order, with the right bytes, and does not stop.
-//! - Each placement gives each server the streams of its share, and does not depend on the order of its servers.
+//! - Each placement gives each server the streams of its share, and does not depend on the order of its servers. If one server
+//!   fails, the second candidates of its streams give each other server its share.
 //! - A view contains the own server, and no server of another state.
 //! - After the last event, all views become equal and contain the servers that run. Then all streams move to their
 //!   servers, and none moves again. This takes at most twice the sum of the delays of a view and the interval of plans.

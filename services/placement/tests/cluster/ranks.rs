@@ -132,6 +132,7 @@ impl World {
         let zone = zone.map(|zone| zone.to_string());
         let placement = Rc::new(Placement::new(&servers, &streams, zone.as_deref()));
         checks::shares_are_even(&placement, &streams);
+        checks::shares_without_a_server_are_even(&placement, &streams);
         if self.totals.placements.is_multiple_of(8) {
             let mut shuffled = servers.to_vec();
             self.rng.shuffle(&mut shuffled);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import signal
 import subprocess
@@ -176,6 +177,23 @@ def test_inspect_prints_files_blocks_rows_and_schema(small_groups: Path) -> None
     for name in ("date", "delay", "distance", "origin", "destination"):
         assert name in done.stdout
     assert '"train"' in done.stdout and '"dataset"' in done.stdout
+
+
+def test_inspect_prints_partitions_and_a_request_that_a_server_accepts(small_groups: Path, flights_client: Client) -> None:
+    done = forebay("inspect", small_groups, "--partitions", "2", "--world-size", "2")
+    assert done.returncode == 0, done.stderr
+    request = json.loads(done.stdout.partition("a request")[2])["train"]
+    assert (request["world_size"], request["shuffle"]["partitions"]) == (2, 2)
+    plan = flights_client.plan(**{**request, "dataset": "small-groups"})
+    summary = plan.summary
+    assert (int(summary["partitions"]), int(summary["window_rows"])) == (2, request["shuffle"]["window_rows"])
+    words = " ".join(done.stdout.split())
+    assert f"an epoch {plan.steps} steps of 4096 rows for each of 2 ranks" in words
+    blocks = f"partitions 2, each with windows of its own; a batch of a rank mixes rows of {summary['rank_blocks']:.1f} blocks on average"
+    assert blocks in words
+    assert "a rank reads the same blocks in every epoch" in words
+    one = forebay("inspect", small_groups, "--world-size", "2").stdout
+    assert "partitions" not in one
 
 
 def test_inspect_of_a_missing_path_fails_with_the_path(tmp_path: Path) -> None:
