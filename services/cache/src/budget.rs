@@ -1,13 +1,15 @@
 //! Byte budget that tenants share by weight. A source that stops answering usually cannot use up the budget.
 //!
 //! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
-//! fairness. Callers of one tenant receive theirs in the order of arrival, except that a caller that waits for loads of a
-//! source delays only callers of that source.
+//! fairness. The flows of one tenant receive bytes in turn, and the callers of one flow in the order of arrival. A caller that
+//! waits for loads of a source delays only callers of that source.
 //!
 //! A reservation for values that are being loaded is charged to their sources. A source that is already charged is
 //! charged more only while enough stays free. This is the dynamic threshold of shared-memory switches
 //! (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). The first
 //! reservation of a source is limited only by the free bytes.
+
+mod turns;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,6 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use self::turns::Turns;
 use crate::Tenant;
 
 /// Maximum of a source's bytes that are being loaded, as a multiple of the bytes that stay free.
@@ -32,6 +35,7 @@ pub struct SourceId(pub u64);
 pub struct Budget {
     shared: Arc<Shared>,
     tenant: Tenant,
+    flow: u64,
 }
 
 struct Shared {
@@ -48,12 +52,18 @@ struct State {
     loading_bytes: HashMap<SourceId, u64>,
     /// Reserved bytes of each tenant that has some.
     tenant_bytes: HashMap<u64, u64>,
+    /// Turns of the flows of each tenant that has waiting callers.
+    turns: HashMap<u64, Turns>,
+    /// Callers by ascending rank, and callers of one rank by arrival.
     waiting: VecDeque<Waiting>,
 }
 
 struct Waiting {
     bytes: u64,
     tenant: Tenant,
+    flow: u64,
+    /// Place in the [`Turns`] of the tenant.
+    rank: u64,
     sources: Arc<[SourceId]>,
     /// Sources that still delay the caller. One is removed when it is within its limit and delays no earlier caller, and is not
     /// checked again. Otherwise two busy sources could permanently delay a caller of both.
@@ -82,16 +92,23 @@ pub struct Reservation {
 }
 
 impl Budget {
-    /// Creates a budget of `capacity_bytes`, whose reservations belong to [`Tenant::SERVER`].
+    /// Creates a budget of `capacity_bytes`, whose reservations belong to [`Tenant::SERVER`] and to one flow.
     pub fn new(capacity_bytes: u64) -> Self {
         let shared = Arc::new(Shared { capacity_bytes, state: Mutex::default() });
-        Self { shared, tenant: Tenant::SERVER }
+        Self { shared, tenant: Tenant::SERVER, flow: 0 }
     }
 
     /// Returns a handle of this budget, whose reservations belong to `tenant`.
     #[must_use]
     pub fn of_tenant(&self, tenant: Tenant) -> Self {
         Self { tenant, ..self.clone() }
+    }
+
+    /// Returns a handle of this budget, whose reservations belong to `flow`. The waiting flows of a tenant receive bytes in turn, so
+    /// that a flow with many callers delays another one only by as many bytes as that one receives.
+    #[must_use]
+    pub fn of_flow(&self, flow: u64) -> Self {
+        Self { flow, ..self.clone() }
     }
 
     /// Size of the whole budget in bytes.
@@ -114,7 +131,7 @@ impl Budget {
     /// Waits until the bytes are free. A source from which something else is being loaded also delays the
     /// caller, until its loading bytes plus `bytes` are at most four times what would stay free. Once that held, the source is not
     /// checked again.
-    /// The callers of a tenant receive their bytes in order, with one exception: a caller that must wait for loads of a source
+    /// The callers of a flow receive their bytes in order, with one exception: a caller that must wait for loads of a source
     /// delays only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///
     /// # Errors
@@ -129,13 +146,20 @@ impl Budget {
             if bytes > available_bytes {
                 return Err(TooLarge { bytes, available_bytes });
             }
-            state.waiting.push_back(Waiting {
-                bytes,
-                tenant: self.tenant,
-                sources: sources.into(),
-                must_load_first: sources.into(),
-                granted,
-            });
+            let rank = state.next_rank(self.tenant, self.flow);
+            let at = state.waiting.partition_point(|waiting| waiting.rank <= rank);
+            state.waiting.insert(
+                at,
+                Waiting {
+                    bytes,
+                    tenant: self.tenant,
+                    flow: self.flow,
+                    rank,
+                    sources: sources.into(),
+                    must_load_first: sources.into(),
+                    granted,
+                },
+            );
         }
         self.shared.grant();
         let granted = grant.await.expect("the queue lives as long as the budget");
@@ -196,6 +220,23 @@ impl State {
     fn relative_bytes(&self, tenant: Tenant, more: u64) -> f64 {
         let bytes = self.tenant_bytes.get(&tenant.id()).copied().unwrap_or(0).saturating_add(more);
         bytes as f64 / f64::from(tenant.weight().get())
+    }
+
+    /// Rank of the next caller of a flow.
+    fn next_rank(&self, tenant: Tenant, flow: u64) -> u64 {
+        let of_flow = |waiting: &&Waiting| waiting.tenant.id() == tenant.id() && waiting.flow == flow;
+        let last = self.waiting.iter().rfind(of_flow).map(|last| (last.rank, last.bytes));
+        let first = Turns::default();
+        self.turns.get(&tenant.id()).unwrap_or(&first).rank(flow, last)
+    }
+
+    /// Records that a caller, which has left the queue, received its bytes.
+    fn granted(&mut self, tenant: Tenant, flow: u64, (rank, bytes): (u64, u64)) {
+        if self.waiting.iter().any(|waiting| waiting.tenant.id() == tenant.id()) {
+            self.turns.entry(tenant.id()).or_default().granted(flow, (rank, bytes));
+        } else {
+            self.turns.remove(&tenant.id());
+        }
     }
 
     /// Tenants that wait, in the order in which they receive bytes.
@@ -303,12 +344,15 @@ impl Shared {
             if !is_cancelled && !self.fits(&state, state.waiting[first].bytes) {
                 return;
             }
-            let Some(Waiting { bytes, tenant, sources, granted, .. }) = state.waiting.remove(first) else {
+            let Some(Waiting { bytes, tenant, flow, rank, sources, granted, .. }) =
+                state.waiting.remove(first)
+            else {
                 return;
             };
             if is_cancelled {
                 continue;
             }
+            state.granted(tenant, flow, (rank, bytes));
             let reservation = self.take(&mut state, bytes, tenant, sources);
             drop(state);
             // If the wait was cancelled in the meantime, dropping the reservation releases the bytes.

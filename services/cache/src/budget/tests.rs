@@ -325,3 +325,60 @@ fn a_tenant_yields_to_one_that_waits_and_would_have_less() {
     assert!((&mut wait).now_or_never().is_some(), "before the earlier tenant, which has more");
     assert!(!first.should_yield(), "only its own caller waits");
 }
+
+/// Queues a caller of `flow`, which reports its name when it has the bytes, and then releases them.
+fn queue(budget: &Budget, flow: u64, bytes: u64, name: &'static str, log: &Arc<Mutex<Vec<&'static str>>>) {
+    let (budget, log) = (budget.of_flow(flow), Arc::clone(log));
+    let mut waiting = Box::pin(async move {
+        let _reserved = budget.reserve(bytes, &[]).await.unwrap();
+        log.lock().push(name);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    });
+    // Joins the queue now.
+    assert!((&mut waiting).now_or_never().is_none());
+    tokio::spawn(waiting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_flows_receive_bytes_in_turn_however_many_callers_each_has() {
+    let (budget, log) = (Budget::new(10), Arc::default());
+    let held = budget.reserve(10, &[]).await.unwrap();
+    for name in ["a1", "a2", "a3", "a4"] {
+        queue(&budget, 1, 10, name, &log);
+    }
+    queue(&budget, 2, 10, "b1", &log);
+    queue(&budget, 2, 10, "b2", &log);
+    // Smaller callers, and therefore more of them.
+    for name in ["c1", "c2", "c3"] {
+        queue(&budget, 3, 6, name, &log);
+    }
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*log.lock(), ["a1", "b1", "c1", "c2", "a2", "b2", "c3", "a3", "a4"]);
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_that_waits_with_one_caller_at_a_time_has_every_second_turn() {
+    let (budget, log) = (Budget::new(10), Arc::default());
+    let held = budget.reserve(10, &[]).await.unwrap();
+    for name in ["a1", "a2", "a3"] {
+        queue(&budget, 1, 10, name, &log);
+    }
+    let one_by_one = tokio::spawn({
+        let (budget, log) = (budget.of_flow(2), Arc::clone(&log));
+        async move {
+            for name in ["b1", "b2"] {
+                let reserved = budget.reserve(10, &[]).await.unwrap();
+                log.lock().push(name);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                drop(reserved);
+            }
+        }
+    });
+    tokio::task::yield_now().await;
+    drop(held);
+    one_by_one.await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*log.lock(), ["a1", "b1", "a2", "b2", "a3"]);
+}

@@ -77,7 +77,7 @@ impl Columns {
         memory_bytes: u64,
         config: Config,
     ) -> Self {
-        let names = SectionNames::new(config.decode_rows);
+        let names = SectionNames::new();
         let (failures, flights) = (Failures::default(), Arc::default());
         Self { disk, forecast, blocks, memory_bytes, config, names, failures, flights }
     }

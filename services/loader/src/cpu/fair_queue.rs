@@ -36,6 +36,11 @@ impl Flow {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), tenant }
     }
 
+    /// Returns the number of the flow.
+    pub(crate) fn id(self) -> u64 {
+        self.id
+    }
+
     /// Returns the tenant whose work this is.
     pub(crate) fn tenant(self) -> Tenant {
         self.tenant
@@ -77,6 +82,16 @@ pub(crate) struct Turn {
     kind: Kind,
     /// Id of the tenant.
     tenant: u64,
+}
+
+impl Turn {
+    /// Priority of the operation.
+    pub(crate) fn priority(self) -> Priority {
+        match self.kind {
+            Kind::Interactive => Priority::Interactive,
+            Kind::Background | Kind::Share => Priority::Background,
+        }
+    }
 }
 
 /// Kind of an operation.

@@ -132,7 +132,17 @@ impl Pool {
     /// Creates a pool without threads, whose work is done by `workers` tasks of the current runtime. Each operation takes
     /// the time that `duration` returns. For deterministic simulations.
     #[doc(hidden)]
-    pub fn simulated(workers: usize, duration: impl FnMut() -> Duration + Send + 'static) -> Self {
+    pub fn simulated(workers: usize, mut duration: impl FnMut() -> Duration + Send + 'static) -> Self {
+        Self::simulated_by_priority(workers, move |_| duration())
+    }
+
+    /// As [`simulated`](Self::simulated), with a time for each priority: decoding is [`Priority::Background`], gathering is
+    /// [`Priority::Interactive`].
+    #[doc(hidden)]
+    pub fn simulated_by_priority(
+        workers: usize,
+        duration: impl FnMut(Priority) -> Duration + Send + 'static,
+    ) -> Self {
         let queue = Arc::new(Queue::new());
         let duration = Arc::new(Mutex::new(duration));
         for _ in 0..workers {
@@ -148,7 +158,7 @@ impl Pool {
                         pushed.await;
                         continue;
                     };
-                    let took = (*duration.lock())();
+                    let took = (*duration.lock())(turn.priority());
                     tokio::time::sleep(took).await;
                     work();
                     queue.ended(turn, took);

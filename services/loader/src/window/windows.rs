@@ -192,8 +192,7 @@ impl Windows {
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let bytes = job.read_bytes(block).max(job.bytes_of(&[block]));
-            let permit =
-                self.blocks.permit(bytes, job.decode_flow.tenant(), job.reader().source_id()).await?;
+            let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
             self.columns.pin(job, block, permit).await
         })
     }
@@ -216,7 +215,7 @@ impl Windows {
         limit: u64,
     ) -> Result<Frame, Error> {
         let bytes = expected_bytes.max(job.build_bytes(block));
-        let permit = self.blocks.permit(bytes, job.decode_flow.tenant(), job.reader().source_id()).await?;
+        let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
         let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);

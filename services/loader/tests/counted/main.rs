@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod ahead;
+mod chunk_sizes;
 mod cold;
 mod damaged_pages;
 #[path = "../fixture/mod.rs"]

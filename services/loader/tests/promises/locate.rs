@@ -113,25 +113,56 @@ proptest! {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn located_rows_of_a_mixture_have_their_dataset_and_repeat_with_it() {
+/// A dataset of 5,230 rows in 10 blocks, each with two row groups.
+async fn ten_blocks() -> (Arc<InMemory>, Reader) {
     let files: Vec<_> = (0..10).map(|file| ranked(file * 523..(file + 1) * 523)).collect();
     let store = store(&files, 300).await;
     let reader = reader(store.clone()).await;
-    let train = Train {
-        filter: "id < 4000".into(),
-        mix: vec![Mixed {
-            dataset: "d".into(),
-            fraction: 0.25,
-            filter: "id >= 4700".into(),
-            ..Mixed::default()
-        }],
-        batch_size: 32,
-        world_size: Some(3),
-        epochs: Some(2),
-        shuffle: Some(Shuffle { window_rows: Some(700), ..Shuffle::default() }),
-        ..Train::default()
-    };
-    check(&loader(1 << 28, 2, Config::default()), &job(&train, &reader), &stored_ids(&store, &reader).await)
-        .await;
+    (store, reader)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn located_rows_of_a_mixture_have_their_dataset_and_repeat_with_it() {
+    let (store, reader) = ten_blocks().await;
+    let ids = stored_ids(&store, &reader).await;
+    for partitions in [1, 2] {
+        let shuffle = Shuffle { window_rows: Some(700), partitions: Some(partitions), ..Shuffle::default() };
+        let train = Train {
+            filter: "id < 3000".into(),
+            mix: vec![Mixed {
+                dataset: "d".into(),
+                fraction: 0.25,
+                filter: "id >= 3000".into(),
+                ..Mixed::default()
+            }],
+            batch_size: 32,
+            world_size: Some(3),
+            epochs: Some(2),
+            shuffle: Some(shuffle),
+            ..Train::default()
+        };
+        check(&loader(1 << 28, 2, Config::default()), &job(&train, &reader), &ids).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_groups_in_partitions_are_located_in_their_files() {
+    let (store, reader) = ten_blocks().await;
+    let ids = stored_ids(&store, &reader).await;
+    // Packs cannot be combined with partitions.
+    let grouped =
+        views().into_iter().filter(|(_, view, _)| !view.group_by.is_empty() && view.max_pack_rows == 0);
+    for (name, view, _) in grouped {
+        let shuffle = Shuffle { window_rows: Some(900), partitions: Some(2), ..Shuffle::default() };
+        let order = Train {
+            batch_size: 12,
+            world_size: Some(2),
+            lanes: Some(2),
+            epochs: Some(2),
+            shuffle: Some(shuffle),
+            ..Train::default()
+        };
+        println!("{name}");
+        check(&loader(1 << 28, 2, Config::default()), &job(&of(&view, order), &reader), &ids).await;
+    }
 }

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod assembly;
+mod decode_order;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../../../storage/tests/common/forward.rs"]
 mod forward;
 mod locate;
+mod nan_bits;
 mod partitions;
 mod same_bytes;
 mod state;

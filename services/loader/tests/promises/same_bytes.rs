@@ -12,16 +12,18 @@ use forebay_loader::{Config, DiskWrites, Loader};
 use forebay_proto::v1::{Shuffle, Train, shuffle};
 use forebay_storage::Reader;
 use parquet::{
-    basic::{Compression, ZstdLevel},
-    file::properties::{WriterProperties, WriterVersion},
+    arrow::ArrowSchemaConverter,
+    basic::{BrotliLevel, Compression, Encoding, GzipLevel, Type, ZstdLevel},
+    file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion},
 };
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fixture::{digests, job, loader, open, reader_with, store_with};
+use crate::fixture::{digests, everything::everything, job, loader, open, reader_with, store_with};
 
 const AMPLE: u64 = 1 << 30;
-const COLUMNS: [&str; 12] = [
+/// Columns of [`Values`], then those of the fixture with every type, whose names begin with `e_`.
+const COLUMNS: [&str; 29] = [
     "id",
     "float",
     "text",
@@ -34,6 +36,23 @@ const COLUMNS: [&str; 12] = [
     "flag",
     "list",
     "maybe_list",
+    "e_bool",
+    "e_i8",
+    "e_u16",
+    "e_f16",
+    "e_f64",
+    "e_full",
+    "e_time",
+    "e_decimal",
+    "e_fixed",
+    "e_text",
+    "e_large",
+    "e_binary",
+    "e_list",
+    "e_vector",
+    "e_struct",
+    "e_map",
+    "e_null",
 ];
 
 /// Values of a dataset, a pure function of a seed.
@@ -166,9 +185,59 @@ impl Values {
             Arc::new(list),
             Arc::new(maybe_list),
         ];
-        let nullable = |name: &str| !matches!(name, "id" | "long" | "list");
+        let nulls = self.nulls(90);
+        let everything = everything(self.rows, |row| nulls.is_null(row));
+        let names = everything
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| format!("e_{}", field.name()))
+            .collect::<Vec<_>>();
+        assert_eq!(names, COLUMNS[columns.len()..]);
+        let columns = columns.into_iter().chain(everything.columns().iter().cloned());
+        let nullable = |name: &str| !matches!(name, "id" | "long" | "list" | "e_full");
         let columns = COLUMNS.iter().zip(columns).map(|(name, column)| (*name, column, nullable(name)));
         RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    }
+}
+
+/// Encodings of the values of a file that has no dictionary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encodings {
+    Plain,
+    /// Differences of integers, and of lengths of strings.
+    Delta,
+    /// Differences of integers, and common prefixes of strings.
+    DeltaPrefix,
+    ByteStreamSplit,
+}
+
+impl Encodings {
+    const ALL: [Self; 4] = [Self::Plain, Self::Delta, Self::DeltaPrefix, Self::ByteStreamSplit];
+
+    /// Encoding of a column of this physical type; `None` for the default.
+    fn of(self, physical: Type) -> Option<Encoding> {
+        use Type::{BYTE_ARRAY, DOUBLE, FIXED_LEN_BYTE_ARRAY, FLOAT, INT32, INT64};
+        match (self, physical) {
+            (Self::Delta | Self::DeltaPrefix, INT32 | INT64) => Some(Encoding::DELTA_BINARY_PACKED),
+            (Self::Delta, BYTE_ARRAY) => Some(Encoding::DELTA_LENGTH_BYTE_ARRAY),
+            (Self::DeltaPrefix, BYTE_ARRAY | FIXED_LEN_BYTE_ARRAY) => Some(Encoding::DELTA_BYTE_ARRAY),
+            (Self::ByteStreamSplit, INT32 | INT64 | FLOAT | DOUBLE | FIXED_LEN_BYTE_ARRAY) => {
+                Some(Encoding::BYTE_STREAM_SPLIT)
+            }
+            _ => None,
+        }
+    }
+
+    /// Sets the encoding of each column of `batch`.
+    fn set(self, mut properties: WriterPropertiesBuilder, batch: &RecordBatch) -> WriterPropertiesBuilder {
+        let schema = ArrowSchemaConverter::new().convert(&batch.schema()).unwrap();
+        for column in schema.columns() {
+            if let Some(encoding) = self.of(column.physical_type()) {
+                properties = properties.set_column_encoding(column.path().clone(), encoding);
+            }
+        }
+        properties
     }
 }
 
@@ -180,6 +249,7 @@ struct Case {
     row_group_rows: usize,
     codec: Compression,
     dictionary: bool,
+    encoding: Encodings,
     version_2: bool,
     columns: Vec<&'static str>,
     select: Vec<&'static str>,
@@ -192,6 +262,9 @@ fn case() -> impl Strategy<Value = Case> {
         Compression::UNCOMPRESSED,
         Compression::SNAPPY,
         Compression::ZSTD(ZstdLevel::default()),
+        Compression::GZIP(GzipLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::LZ4,
         Compression::LZ4_RAW,
     ];
     let selects = [
@@ -215,22 +288,24 @@ fn case() -> impl Strategy<Value = Case> {
     let columns = || prop::sample::subsequence(COLUMNS.to_vec(), 1..=4);
     (
         any::<u64>(),
-        20..300_usize,
+        20..200_usize,
         prop::sample::select(vec![40_usize, 128, 1000]),
         prop::sample::select(codecs.to_vec()),
-        any::<(bool, bool)>(),
+        (any::<(bool, bool)>(), prop::sample::select(Encodings::ALL.to_vec())),
         columns(),
         prop::sample::subsequence(selects.to_vec(), 0..=3),
         prop::sample::select(filters.to_vec()),
         columns(),
     )
-        .prop_map(|(seed, rows, row_group_rows, codec, flags, columns, select, filter, neighbours)| {
+        .prop_map(|(seed, rows, row_group_rows, codec, written, columns, select, filter, neighbours)| {
+            let (flags, encoding) = written;
             Case {
                 seed,
                 rows,
                 row_group_rows,
                 codec,
                 dictionary: flags.0,
+                encoding,
                 version_2: flags.1,
                 columns,
                 select,
@@ -266,9 +341,9 @@ impl Case {
             .set_write_batch_size(8)
             .set_compression(self.codec)
             .set_dictionary_enabled(self.dictionary)
-            .set_writer_version(version)
-            .build();
+            .set_writer_version(version);
         let batch = Values { seed: self.seed, rows: self.rows }.batch();
+        let properties = self.encoding.set(properties, &batch).build();
         let limits =
             forebay_storage::Config { max_block_bytes: 4 << 20, ..forebay_storage::Config::default() };
         reader_with(store_with(&[batch], properties).await, limits).await
@@ -333,6 +408,7 @@ async fn a_filter_guards_selected_columns_and_keys_with_and_without_a_disk() {
         row_group_rows: 128,
         codec: Compression::UNCOMPRESSED,
         dictionary: false,
+        encoding: Encodings::Plain,
         version_2: false,
         columns: vec!["id"],
         select: vec!["100 / (id % 7) AS ratio"],

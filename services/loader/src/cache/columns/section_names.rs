@@ -4,30 +4,29 @@ use arrow_schema::Field;
 use forebay_sql::{COMPUTED_BY, Identity};
 
 /// Version of the format of sections on disk and of their names.
-const SECTION_VERSION: u32 = 4;
+const SECTION_VERSION: u32 = 5;
 /// Versions of the libraries that decode Parquet. A test compares them with `Cargo.lock`.
 const DECODED_BY: &str = "arrow 59.3.2, parquet 59.3.2";
 
-/// Everything that determines the bytes of a section, except its column and its block.
+/// Everything that determines the values of a section, except its column and its block. A section holds its values in chunks,
+/// whose sizes are no part of the name: columns with other chunks are split at the same rows when they are read.
 pub(super) struct SectionNames {
     decoded_by: &'static str,
     computed_by: &'static str,
-    decode_rows: usize,
 }
 
 impl SectionNames {
-    /// Names of the sections that this version writes, in chunks of `decode_rows` rows.
-    pub(super) fn new(decode_rows: usize) -> Self {
-        Self { decoded_by: DECODED_BY, computed_by: COMPUTED_BY, decode_rows }
+    /// Names of the sections that this version writes.
+    pub(super) fn new() -> Self {
+        Self { decoded_by: DECODED_BY, computed_by: COMPUTED_BY }
     }
 
-    /// Name of a stored column's section: a hash of everything that determines its bytes except the block.
+    /// Name of a stored column's section: a hash of everything that determines its values except the block.
     pub(super) fn stored(&self, field: &Field) -> u128 {
         Identity::new("stored column", SECTION_VERSION)
             .text(field.name())
             .data_type(field.data_type())
             .text(self.decoded_by)
-            .number(self.decode_rows as u64)
             .hash()
     }
 
@@ -37,7 +36,6 @@ impl SectionNames {
             .part(expression)
             .text(self.decoded_by)
             .text(self.computed_by)
-            .number(self.decode_rows as u64)
             .hash()
     }
 }
@@ -52,7 +50,6 @@ mod tests {
     const NAMES: SectionNames = SectionNames {
         decoded_by: "arrow 1.2.3, parquet 1.2.4",
         computed_by: "arrow 1.2.3, datafusion 1.2.5",
-        decode_rows: 8192,
     };
 
     #[test]
@@ -61,21 +58,18 @@ mod tests {
         let computed = NAMES.computed(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
         assert_eq!(
             format!("version {SECTION_VERSION}: {stored:032x} {computed:032x}"),
-            "version 4: fde5fdf115a3bc664839c2a0733be04e bd41654a385cbb719f681b4bb3721603",
+            "version 5: 42887af534245be2c980feddf88c90be c63cf369e16e49b27ac3edc7b7690606",
             "another name requires another SECTION_VERSION"
         );
     }
 
     #[test]
-    fn an_upgrade_of_a_library_or_another_chunk_size_changes_the_names() {
+    fn an_upgrade_of_a_library_changes_the_names() {
         let field = Field::new("delay", DataType::Float32, true);
         let decoded = SectionNames { decoded_by: "arrow 1.2.4, parquet 1.2.4", ..NAMES };
         let computed = SectionNames { computed_by: "arrow 1.2.3, datafusion 1.2.6", ..NAMES };
-        let chunks = SectionNames { decode_rows: 4096, ..NAMES };
-        for names in [&decoded, &chunks] {
-            assert_ne!(names.stored(&field), NAMES.stored(&field));
-        }
-        for names in [&decoded, &computed, &chunks] {
+        assert_ne!(decoded.stored(&field), NAMES.stored(&field));
+        for names in [&decoded, &computed] {
             assert_ne!(names.computed(7), NAMES.computed(7));
         }
     }
@@ -90,7 +84,7 @@ mod tests {
         };
         let expected = format!("arrow {}, parquet {}", version("arrow-array"), version("parquet"));
         assert_eq!(DECODED_BY, expected, "update DECODED_BY, which invalidates decoded columns on disk");
-        let names = SectionNames::new(1);
+        let names = SectionNames::new();
         assert_eq!((names.decoded_by, names.computed_by), (DECODED_BY, COMPUTED_BY));
     }
 }
