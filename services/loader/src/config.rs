@@ -17,13 +17,14 @@ pub struct Config {
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
     pub concurrent_blocks: usize,
-    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one
-    /// batch, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
+    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream gets one batch of any
+    /// size, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
     pub prefetch_bytes: u64,
     /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share theirs evenly.
     /// While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its own
-    /// share has none. A stream always gets one batch, even over the total.
-    /// Default: 1/8 of `cache_memory`.
+    /// share has none. Batches of streams that have no other one may exceed the share of their token by as much again. Beyond that,
+    /// such streams wait in turn. If a client holds up others of its token in this way for `limits.receive_timeout` and receives
+    /// nothing, its connection is closed. One batch of a token may have any size. Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
     /// if memory allows. Default: 256 MiB.
