@@ -22,8 +22,8 @@ pub struct Config {
     pub prefetch_bytes: u64,
     /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share theirs evenly.
     /// While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its own
-    /// share has none. Batches of streams that have no other one may exceed the share of their token by as much again. Beyond that,
-    /// such streams wait in turn. If a client holds up others of its token in this way for `limits.receive_timeout` and receives
+    /// share has none. Batches of streams that have no other one may exceed the share of their token by as much again, or up to
+    /// `prefetch_bytes` for all tokens together if that is more. Beyond that, such streams wait in turn. If a client holds up others of its token in this way for `limits.receive_timeout` and receives
     /// nothing, its connection is closed. One batch of a token may have any size. Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched

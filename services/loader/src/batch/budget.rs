@@ -226,7 +226,7 @@ impl StreamBudget {
         let used = self.used_bytes.load(Ordering::Acquire);
         let all_taken = self.untaken_bytes.load(Ordering::Acquire) == 0;
         let limit = if used == 0 || used.saturating_add(bytes) <= self.own_bytes() {
-            self.tenant_bytes().saturating_mul(2)
+            self.max_tenant_bytes()
         } else if all_taken {
             self.tenant_bytes()
         } else {
@@ -239,10 +239,21 @@ impl StreamBudget {
 
     /// Budget of the tenant, in bytes.
     fn tenant_bytes(&self) -> u64 {
+        self.share_of(self.total.shared.total_bytes)
+    }
+
+    /// Maximum size of all batches of the tenant, if it has several, in bytes: twice its budget. If the budget of all tenants is small,
+    /// it is the tenant's share of the maximum of one stream.
+    fn max_tenant_bytes(&self) -> u64 {
         let shared = &self.total.shared;
+        self.share_of(shared.total_bytes.saturating_mul(2).max(shared.stream_bytes))
+    }
+
+    /// Share of the tenant in `bytes`, by its weight.
+    fn share_of(&self, bytes: u64) -> u64 {
         let weight = self.tenant.weight.load(Ordering::Relaxed);
-        let weights = shared.weights.load(Ordering::Relaxed).max(weight);
-        (u128::from(shared.total_bytes) * u128::from(weight) / u128::from(weights)) as u64
+        let weights = self.total.shared.weights.load(Ordering::Relaxed).max(weight);
+        (u128::from(bytes) * u128::from(weight) / u128::from(weights)) as u64
     }
 
     /// Part of this stream in the budget of the tenant, in bytes.
