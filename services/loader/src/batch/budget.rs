@@ -1,8 +1,8 @@
 //! Limits on the bytes of finished batches. A batch counts until it is sent, which means that the transport has dropped its
 //! bytes. It is *taken* when the transport receives it.
 //!
-//! The batches of a tenant may take its share twice: once for the batches of streams within their own share, and once more so that
-//! each stream can have one batch whatever its size. Beyond that, the streams without a batch wait in turn.
+//! The first batch of each stream may have any size, so that the batches of a tenant may exceed its share, up to a maximum. Beyond
+//! that, the streams without a batch wait in turn.
 
 mod turns;
 
@@ -33,6 +33,7 @@ pub(crate) struct PrefetchBudget {
 struct Shared {
     total_bytes: u64,
     stream_bytes: u64,
+    max_bytes: u64,
     /// Tenants that have streams, by their ids.
     tenants: Mutex<HashMap<u64, Arc<TenantBudget>>>,
     /// Sum of the weights of these tenants.
@@ -53,8 +54,8 @@ struct TenantBudget {
 
 /// Prefetch budget of one stream.
 ///
-/// A batch is charged until it is sent. The first batch of a stream must fit twice the share of the tenant; it fits in any case if
-/// the tenant has no other one. Further batches must fit the share of the stream. While all its batches are being sent, the next one
+/// A batch is charged until it is sent. The first batch of a stream must fit the maximum of the tenant; it fits in any case if the
+/// tenant has no other one. Further batches must fit the share of the stream. While all its batches are being sent, the next one
 /// need only fit the share of the tenant. While other streams wait for their first batch, a stream gets no further one.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
@@ -109,10 +110,11 @@ impl fmt::Debug for BatchCharge {
 }
 
 impl PrefetchBudget {
-    /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream.
-    pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
-        let shared =
-            Shared { total_bytes, stream_bytes, tenants: Mutex::default(), weights: AtomicU64::new(0) };
+    /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream. With streams that have only
+    /// one batch, all together may take `max_bytes`.
+    pub(crate) fn new(total_bytes: u64, stream_bytes: u64, max_bytes: u64) -> Self {
+        let weights = AtomicU64::new(0);
+        let shared = Shared { total_bytes, stream_bytes, max_bytes, tenants: Mutex::default(), weights };
         Self { shared: Arc::new(shared) }
     }
 
@@ -242,11 +244,9 @@ impl StreamBudget {
         self.share_of(self.total.shared.total_bytes)
     }
 
-    /// Maximum size of all batches of the tenant, if it has several, in bytes: twice its budget. If the budget of all tenants is small,
-    /// it is the tenant's share of the maximum of one stream.
+    /// Maximum size of all batches of the tenant, if it has several, in bytes.
     fn max_tenant_bytes(&self) -> u64 {
-        let shared = &self.total.shared;
-        self.share_of(shared.total_bytes.saturating_mul(2).max(shared.stream_bytes))
+        self.share_of(self.total.shared.max_bytes)
     }
 
     /// Share of the tenant in `bytes`, by its weight.
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn streams_share_the_space_and_one_batch_always_has_some() {
-        let total = PrefetchBudget::new(100, 60);
+        let total = PrefetchBudget::new(100, 60, 200);
         let (first, second) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
         // Two streams get half of the budget each.
         let reservation = first.reserve(40).now_or_never().unwrap();
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_until_it_is_sent_and_a_stream_always_gets_one() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let taken = |stream: &Arc<StreamBudget>, bytes| {
             stream.reserve(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_waits_for_its_tenant_continues_when_another_stream_releases_bytes() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
         let other = streams[1].reserve(80).now_or_never().unwrap();
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn first_batches_take_at_most_twice_the_share_and_streams_wait_for_them_in_turn() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let used = || streams[0].tenant.used_bytes.load(Ordering::Relaxed);
         let mut held: Vec<_> =
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_gives_up_its_turn_lets_the_next_one_continue() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..3).map(|_| total.enter(Tenant::SERVER)).collect();
         let _held = streams[0].reserve(150).now_or_never().unwrap();
         let mut second = Box::pin(streams[1].reserve(100));
@@ -429,7 +429,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_paused_stream_is_overdue_only_while_another_one_of_its_tenant_waits_for_a_batch() {
         let (second, patience) = (Duration::from_secs(1), Duration::from_secs(60));
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let (paused, reading) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
         let batch = Arc::new(paused.reserve(200).now_or_never().unwrap());
         let _sending = BatchCharge::of_taken(&batch);
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_changed_weight_counts_from_the_next_stream_on() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let enter = |id, weight| total.enter(Tenant::new(id, NonZeroU32::new(weight).unwrap()));
         let (_other, first) = (enter(2, 1), enter(1, 1));
         assert_eq!(first.tenant_bytes(), 50);
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_tenant_take_nothing_from_the_budget_of_another() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let tenant = |id: u32| Tenant::new(id.into(), NonZeroU32::new(id).unwrap());
         let many: Vec<_> = (0..6).map(|_| total.enter(tenant(1))).collect();
         let held: Vec<_> = many.iter().map(|stream| stream.reserve(30).now_or_never().unwrap()).collect();
