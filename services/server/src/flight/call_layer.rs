@@ -73,7 +73,7 @@ impl CallLayer {
     ) -> Result<http::Request<axum::body::Body>, Status> {
         let account = Account::new(&self.callers, access.caller());
         let charge = account.take(Resource::Calls, 1)?.shared();
-        // The others are unary or unknown, except that reflection is "other".
+        // Reflection is "other". Its client sends any number of requests.
         let messages = match call.method {
             "DoExchange" | "other" => Messages::Many,
             _ => Messages::One,
