@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -99,4 +100,7 @@ class Http2:
         return self.request("POST", f"/{method}", body, ends, content_type="application/grpc", te="trailers")
 
     def close(self) -> None:
+        # The other thread waits for data, which delays the end of `close` alone.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()

@@ -249,7 +249,7 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
     folder.mkdir()
     pq.write_table(pa.table({"a": np.arange(rows), "b": np.arange(rows)}), folder / "a.parquet")
     config = tmp_path / "forebay.toml"
-    config.write_text(f'[limits]\nreceive_timeout = "3s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
+    config.write_text(f'[limits]\nreceive_timeout = "2s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
     server = pool.start({"large": folder}, config=config, cache_memory="256MiB")
     # Each batch has 16 MiB.
     command = {"train": {"dataset": "large", "batch_size": rows, "epochs": 1000}}
@@ -260,17 +260,17 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
         reader.cancel()
     before = server.memory_bytes()
     server.forget_peak_memory()
-    unread = [connect(server.grpc, number % 2, "") for number in range(8)]
+    unread = [connect(server.grpc, number % 2, "") for number in range(4)]
     for connection in unread:
         for _ in range(5):
             connection.call(f"{FLIGHT}/DoGet", prefixed(ticket(command)))
     streams = lambda: json.loads(server.http_get("/api/v1/callers")[1])["resources"][0]["used"]
-    until(lambda: streams() == 40)
+    until(lambda: streams() == 20)
     with fl.connect(server.location) as client:
         reader = client.do_get(fl.Ticket(json.dumps(command)))
         # It continues when the others have held it up for long enough.
         assert all(read(reader) for _ in range(3))
         reader.cancel()
-    assert any(connection.is_closed.is_set() for connection in unread)
     grown = server.memory_bytes("VmHWM") - before
-    assert grown < (64 + 128) * mib, f"40 streams with batches of 16 MiB took {grown / mib:.0f} MiB"
+    assert grown < (64 + 128) * mib, f"20 streams with batches of 16 MiB took {grown / mib:.0f} MiB"
+    assert any(connection.is_closed.is_set() for connection in unread)
