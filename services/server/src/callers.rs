@@ -82,6 +82,37 @@ impl Resource {
     }
 }
 
+/// Rule for the part of a resource that remains for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reserve {
+    /// An eighth.
+    Normal,
+    /// Half, and an eighth of the other half.
+    Low,
+    /// A sixteenth.
+    Small,
+}
+
+impl Reserve {
+    /// Part of `limit` that all callers may use, and the part of it that is only for callers that hold nothing.
+    fn of(self, limit: u64) -> (u64, u64) {
+        match self {
+            Self::Normal => (limit, limit / 8),
+            Self::Low => (limit / 2, limit / 2 / 8),
+            Self::Small => (limit, limit / 16),
+        }
+    }
+}
+
+impl From<Priority> for Reserve {
+    fn from(priority: Priority) -> Self {
+        if priority == Priority::Low { Self::Low } else { Self::Normal }
+    }
+}
+
+/// Maximum size of an answer for [`Callers::take_small`], in bytes.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// Identity to which work is charged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Caller {
@@ -149,7 +180,27 @@ impl Callers {
         resource: Resource,
         amount: u64,
     ) -> Result<Charge, Error> {
-        self.try_take(caller, resource, amount, priority).inspect_err(|_| {
+        self.take_from(priority.into(), caller, resource, amount)
+    }
+
+    /// As [`take`](Self::take), for an answer of `bytes` bytes. An answer of at most 1 MiB may use half of what is reserved for callers
+    /// that hold nothing, so that a caller whose other answers take all of its share can still ask why.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_small(&self, caller: &Caller, bytes: u64) -> Result<Charge, Error> {
+        let reserve = if bytes <= SMALL_BYTES { Reserve::Small } else { Reserve::Normal };
+        self.take_from(reserve, caller, Resource::UnsentBytes, bytes)
+    }
+
+    fn take_from(
+        &self,
+        reserve: Reserve,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+    ) -> Result<Charge, Error> {
+        self.try_take(caller, resource, amount, reserve).inspect_err(|_| {
             counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
         })
     }
@@ -173,7 +224,7 @@ impl Callers {
             let mut released = std::pin::pin!(released);
             // From here on, a release is noticed.
             released.as_mut().enable();
-            match self.try_take(caller, resource, amount, Priority::Normal) {
+            match self.try_take(caller, resource, amount, Reserve::Normal) {
                 Err(_) if can_succeed && timeout_at(deadline, released).await.is_ok() => {}
                 Err(_) => return self.take(caller, resource, amount),
                 Ok(charge) => return Ok(charge),
@@ -186,10 +237,10 @@ impl Callers {
         caller: &Caller,
         resource: Resource,
         amount: u64,
-        priority: Priority,
+        reserve: Reserve,
     ) -> Result<Charge, Error> {
         let mut held = self.shared.held.lock();
-        self.check(&held, caller, resource, amount, priority)?;
+        self.check(&held, caller, resource, amount, reserve)?;
         Ok(self.add(&mut held, caller, resource, amount))
     }
 
@@ -213,29 +264,27 @@ impl Callers {
         caller: &Caller,
         resource: Resource,
         amount: u64,
-        priority: Priority,
+        reserve: Reserve,
     ) -> Result<(), Error> {
         let (setting, limit) = resource.limit(&self.shared.limits);
-        let capacity = if priority == Priority::Low { limit / 2 } else { limit };
+        let (capacity, reserved) = reserve.of(limit);
         let (total, at) = (held.total[resource as usize], resource as usize);
         let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
-        let share = capacity - capacity / 8;
+        let share = capacity - reserved;
         let room = if own > 0 { share } else { capacity };
         if total.saturating_add(amount) <= room && own.saturating_add(amount) <= share {
             return Ok(());
         }
         let name = resource.name();
-        let half =
-            if priority == Priority::Low { "; requests of low priority may use half of it" } else { "" };
+        let half = if reserve == Reserve::Low { "; requests of low priority may use half of it" } else { "" };
         if amount > share {
             return Err(Error::limit(format!(
-                "{amount} {name} exceed {share}, which is 7/8 of {capacity}; {setting} is {limit}{half}"
+                "{amount} {name} exceed {share}, which is what one caller may use; {setting} is {limit}{half}"
             )));
         }
         Err(Error::busy(format!(
             "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
-             {limit}{half}; {} are reserved for callers that use none",
-            capacity / 8
+             {limit}{half}; {reserved} are reserved for callers that use none"
         )))
     }
 
@@ -521,10 +570,25 @@ mod tests {
     fn an_amount_that_no_caller_may_hold_is_refused_without_a_time_to_retry() {
         let callers = callers(16);
         let take = |amount| callers.take(&Caller::Local, Resource::Streams, amount).err().unwrap();
-        assert_eq!(take(15).message(), "15 streams exceed 14, which is 7/8 of 16; limits.max_streams is 16");
+        assert_eq!(
+            take(15).message(),
+            "15 streams exceed 14, which is what one caller may use; limits.max_streams is 16"
+        );
         assert_eq!(take(15).retry_after_seconds(), None);
         let _held = callers.take(&Caller::Local, Resource::Streams, 1).unwrap();
         assert!(take(14).retry_after_seconds().is_some());
+    }
+
+    #[test]
+    fn small_answers_use_half_of_the_reserve_and_large_ones_none_of_it() {
+        let mib = 1 << 20;
+        let callers = Callers::new(Arc::new(Limits { max_unsent_bytes: 32 * mib, ..Limits::default() }));
+        let (one, other) = (token("one"), token("other"));
+        let _held = callers.take(&one, Resource::UnsentBytes, 28 * mib).unwrap();
+        assert!(callers.take_small(&one, mib + 1).is_err());
+        let _small = [callers.take_small(&one, mib).unwrap(), callers.take_small(&one, mib).unwrap()];
+        assert!(callers.take_small(&one, 1).is_err());
+        assert!(callers.take(&other, Resource::UnsentBytes, 2 * mib).is_ok(), "a sixteenth remains");
     }
 
     #[test]

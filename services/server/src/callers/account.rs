@@ -25,6 +25,14 @@ impl Account {
         self.callers.take(&self.caller, resource, amount)
     }
 
+    /// As [`Callers::take_small`].
+    ///
+    /// # Errors
+    /// As [`Callers::take_small`].
+    pub(crate) fn take_small(&self, bytes: u64) -> Result<Charge, Error> {
+        self.callers.take_small(&self.caller, bytes)
+    }
+
     /// As [`Callers::take_within`].
     ///
     /// # Errors

@@ -76,7 +76,7 @@ fn incoming(account: &Account, request: &Request, max_bytes: u64) -> Result<Opti
 /// A response that is charged until it is sent. One of unknown size is charged as its parts are sent.
 fn charged(account: Account, mut response: Response) -> Response {
     if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) {
-        match account.take(Resource::UnsentBytes, bytes) {
+        match account.take_small(bytes) {
             Ok(charge) => drop(response.extensions_mut().insert(charge.shared())),
             Err(error) => return reject(Rejection::from(error)),
         }
