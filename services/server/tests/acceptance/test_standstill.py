@@ -74,7 +74,7 @@ def get(server: Server, path: str) -> tuple[int, str]:
 
 
 def all_held(server: Server) -> dict[str, dict[str, int]]:
-    """What each caller holds of each resource."""
+    """Returns what each caller holds of each resource."""
     status, body = get(server, "/api/v1/callers")
     assert status == 200, body
     nothing = {"unsent_bytes": 0, "incoming_bytes": 0, "calls": 0, "subscribers": 0}
@@ -82,7 +82,7 @@ def all_held(server: Server) -> dict[str, dict[str, int]]:
 
 
 def held(server: Server, token: str) -> dict[str, int]:
-    """What a caller holds of each resource."""
+    """Returns what a caller holds of each resource."""
     return all_held(server)[token]
 
 
@@ -133,7 +133,7 @@ HTTP = {"jobs": "/api/v1/jobs", "datasets": "/api/v1/datasets", "sessions": "/ap
 
 
 @pytest.mark.parametrize("window", [0, 1])
-def test_answers_of_every_kind_that_nobody_receives_are_charged_and_end_with_their_connections(
+def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_their_connections(
     start: Callable[..., Server], connect: Callable[..., Http2], window: int
 ) -> None:
     names = [*UNARY, *HTTP, "live"]
