@@ -49,7 +49,7 @@ pub(super) async fn metadata(
     context: &Context,
     access: &Access,
     model: ModelMetadataRequest,
-) -> Result<ModelMetadataResponse, Error> {
+) -> Result<Response<ModelMetadataResponse>, Error> {
     let served = queue(context, access, &model.name, &model.version)?;
     let lookup = context.services.online.lookup_of(&context.services.datasets, access, &served).await?;
     let failed = |error| context.services.datasets.read_error(served.reads(), error);
@@ -64,13 +64,17 @@ pub(super) async fn metadata(
     });
     let outputs = served.reply_schema();
     let outputs = outputs.iter().flat_map(|schema| schema.fields().iter());
-    Ok(ModelMetadataResponse {
+    let metadata = ModelMetadataResponse {
         inputs: inputs.collect::<Result<_, Error>>()?,
         outputs: outputs.filter_map(|field| tensors::metadata(field)).collect(),
         name: model.name,
         versions: Vec::new(),
         platform: "forebay".to_owned(),
-    })
+    };
+    // The message and its encoded form.
+    let bytes = 2 * metadata.encoded_len() as u64;
+    let charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, bytes)?;
+    Ok(charged(metadata, charge))
 }
 
 /// Answers a request through the queue that it names as its model.
@@ -81,7 +85,6 @@ pub(super) async fn infer(
     request: ModelInferRequest,
 ) -> Result<Response<ModelInferResponse>, Error> {
     let caller = access.caller();
-    let _call = context.services.callers.take(&caller, Resource::Calls, 1)?;
     let served = queue(context, access, &request.model_name, &request.model_version)?;
     let datasets = &context.services.datasets;
     let failed = |error| datasets.read_error(served.reads(), error);
