@@ -85,7 +85,7 @@ async fn prepare(
         services: services.clone(),
         observer: Observer::new(settings, &services, recorder.clone()),
         authenticator: Authenticator::new(settings.tokens.as_deref(), settings.insecure)?,
-        subscribers: Arc::new(Subscribers::new(settings.limits.max_live_subscribers)),
+        subscribers: Arc::new(Subscribers::new()),
         recorder,
         location: settings.grpc.location(settings.tls.is_some()),
         started: SystemTime::now(),
