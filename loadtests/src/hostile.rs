@@ -28,7 +28,6 @@ use crate::{
     machine::Machine,
     output::Output,
     process::Process,
-    scenario::Scenario,
     server::{Server, Transport},
     source::Source,
 };

@@ -311,7 +311,7 @@ impl Callers {
         self.none_held(&[Resource::Subscribers]).await;
     }
 
-    /// Waits until nobody holds any of these resources.
+    /// Waits until no caller holds any of these resources.
     async fn none_held(&self, resources: &[Resource]) {
         let is_idle = || {
             let total = self.shared.held.lock().total;

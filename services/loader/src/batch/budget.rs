@@ -188,7 +188,7 @@ impl StreamBudget {
         self.used_bytes.load(Ordering::Acquire) == 0
     }
 
-    /// What a pause of the consumer holds up.
+    /// Handle that tells until when the consumer may pause.
     pub(crate) fn pace(self: &Arc<Self>) -> Pace {
         Pace(Arc::clone(self))
     }
@@ -434,7 +434,7 @@ mod tests {
         let batch = Arc::new(paused.reserve(200).now_or_never().unwrap());
         let _sending = BatchCharge::of_taken(&batch);
         tokio::time::sleep(100 * second).await;
-        assert_eq!(paused.pace().overdue_at(patience), None, "nobody waits");
+        assert_eq!(paused.pace().overdue_at(patience), None, "no stream waits");
         let mut waiting = Box::pin(reading.reserve(1));
         assert!((&mut waiting).now_or_never().is_none());
         assert_eq!(paused.pace().overdue_at(patience), Some(Instant::now() + patience));
