@@ -11,9 +11,10 @@ async fn the_demand_is_the_number_of_workers_that_the_arrivals_keep_busy() {
     let serving = [(); 4].map(|()| tokio::spawn(serve(queue.add_worker(1), ms(100))));
     // 25 requests per second are 2.5 batches in 100 ms.
     for number in 0..1000 {
-        drop(tokio::spawn(queue.submit(number, (10, 80, 80), None).expect("admitted").answer()));
         tokio::time::sleep(ms(40)).await;
+        drop(tokio::spawn(queue.submit(number, (10, 80, 80), None).expect("admitted").answer()));
     }
+    // The rate is exact at an arrival, and lower after it.
     let demand = queue.demand().expect("batches were computed");
     assert!((2.4..2.6).contains(&demand), "{demand}");
     serving.iter().for_each(tokio::task::JoinHandle::abort);
