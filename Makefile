@@ -92,7 +92,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, several servers, Slurm, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs each of the training path and of a cluster, benchmarks, the wheel for older Linux
 	mkdir -p $(RESULTS)
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
-	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
+	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache store --least 0.9
 	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
 		target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
 	target/release/forebay-load tier --scenario tier --json $(RESULTS)/tier.json

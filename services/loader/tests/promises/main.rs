@@ -7,10 +7,12 @@ mod assembly;
 mod fixture;
 #[path = "../../../storage/tests/common/forward.rs"]
 mod forward;
+mod hanging_store;
 mod locate;
 mod partitions;
 mod same_bytes;
 mod state;
 mod streams;
 mod tenants;
+mod understated;
 mod views;
