@@ -97,7 +97,7 @@ nightly: nightly-tests nightly-load ## long tests and all load tests
 
 nightly-tests: wheel test-data ## long tests: an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
-	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
+	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache store --least 0.9
 	old="$$(.ci/old-server)" && FOREBAY_OLD_BIN="$$old" FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
 		FOREBAY_TIER_FLAPPING=60 target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py

@@ -384,8 +384,17 @@ impl Reservation {
     /// Raises the reservation to `bytes`, for values that are larger than estimated. Does not wait: the budget may be
     /// exceeded, and no other reservation is granted until enough bytes are released. A smaller value has no effect.
     pub fn raise(&mut self, bytes: u64) {
+        self.try_raise(bytes, u64::MAX);
+    }
+
+    /// Like [`raise`](Self::raise), if all reservations of the budget then have at most `max_reserved_bytes`. Otherwise returns false,
+    /// without an effect.
+    pub fn try_raise(&mut self, bytes: u64, max_reserved_bytes: u64) -> bool {
         let extra = bytes.saturating_sub(self.bytes);
         let mut state = self.shared.state.lock();
+        if extra > 0 && state.reserved_bytes.saturating_add(extra) > max_reserved_bytes {
+            return false;
+        }
         state.reserved_bytes += extra;
         state.charge_tenant(self.tenant, |reserved| reserved + extra);
         state.kept_bytes += if self.is_kept { extra } else { 0 };
@@ -394,6 +403,7 @@ impl Reservation {
         if self.is_kept {
             self.shared.reject();
         }
+        true
     }
 
     /// Reports that the values are loaded. The bytes stay reserved, and no longer count for their sources.

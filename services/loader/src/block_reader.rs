@@ -18,6 +18,9 @@ use crate::{
     view::nulls::pushed_down,
 };
 
+/// Size below which the strings of a chunk are not limited, in bytes. Chunks of few rows take longer to decode.
+const MIN_CHUNK_BYTES: u64 = 8 << 20;
+
 /// Fetches and decodes blocks within a bound on memory. Cheap to clone; clones share the bound.
 #[derive(Clone)]
 pub struct BlockReader {
@@ -155,6 +158,8 @@ impl BlockReader {
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
+        // A chunk is not larger than the whole block was expected to be.
+        let encoded = encoded.with_max_batch_bytes((permit.lock().bytes() / 2).max(MIN_CHUNK_BYTES));
         let work = async move {
             let mut chunks = encoded.decode(decode_rows).peekable();
             if let Some(Err(damaged)) =
@@ -179,7 +184,12 @@ impl BlockReader {
         permit.lock().loading();
         let fetching = self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
         let encoded = what.reader.fetch(what.block as usize, what.columns).await?;
-        permit.lock().loaded();
+        {
+            let mut reservation = permit.lock();
+            let bytes = with_gaps(reservation.bytes(), encoded.bytes() as u64);
+            reservation.raise(bytes);
+            reservation.loaded();
+        }
         fetching.add_output(encoded.bytes() as u64, 0);
         Ok(encoded)
     }
@@ -209,6 +219,12 @@ impl BlockReader {
     }
 }
 
+/// Bytes to reserve for a block of which `fetched` bytes were read, after `reserved` bytes for its column chunks and its decoded rows, half
+/// for each. The reads include gaps between the column chunks, which together can be as long as these.
+fn with_gaps(reserved: u64, fetched: u64) -> u64 {
+    reserved.max(fetched.saturating_add(reserved / 2))
+}
+
 /// Name of a block in messages: file path and row groups.
 pub(crate) fn place_of(snapshot: &Snapshot, block: u32) -> String {
     let block = &snapshot.blocks()[block as usize];
@@ -218,3 +234,6 @@ pub(crate) fn place_of(snapshot: &Snapshot, block: u32) -> String {
         _ => format!("{path}, row groups {} to {}", block.row_groups.start, block.row_groups.end - 1),
     }
 }
+
+#[cfg(test)]
+mod tests;

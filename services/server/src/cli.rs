@@ -128,7 +128,7 @@ struct Serve {
     /// Number of threads that perform network I/O, at least 1 [default: one per core, at most 8].
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
-    /// Maximum number of threads for blocking calls, such as reads of local files; at least 1 [default: 64].
+    /// Maximum number of threads for blocking calls, such as reads of the disk cache; at least 1 [default: 64].
     #[arg(long, value_name = "N", env = "FOREBAY_BLOCKING_THREADS")]
     blocking_threads: Option<usize>,
     /// Time that running streams are given to finish after SIGTERM, such as 2m [default: 30s].
@@ -215,7 +215,7 @@ impl Serve {
             print!("{}", toml::to_string_pretty(&settings)?);
             return Ok(());
         }
-        let runtime = runtime(settings.io_threads, settings.blocking_threads)?;
+        let runtime = runtime(settings.io_threads, settings.blocking_threads, &settings.storage)?;
         let ended = runtime.block_on(async {
             let server = Server::start(settings).await?;
             println!("{}", server.ready_line());

@@ -26,6 +26,9 @@ pub struct Config {
     /// Maximum number of concurrent reads of one local dataset, and of requests to a local `state`. Each fails after
     /// `request_timeout` plus 1 s per MiB, and the wait for a free read after `request_timeout`. Default: 8.
     pub concurrent_local_reads: usize,
+    /// Maximum number of concurrent calls to one local file system (mount), by all datasets on it and a local `state`. A file system
+    /// that hangs takes as many threads, and 16 that hang take no thread of others. Default: 64.
+    pub concurrent_file_system_calls: usize,
     /// Timeout of one request to an object store, including its body. If the cached copy of a footer cannot be read
     /// within this time, the footer is read from its Parquet file. Cached footers are then ignored for 1 minute.
     /// Default: 30 s.
@@ -47,6 +50,9 @@ pub struct Config {
     pub idle_bytes: u64,
     /// Maximum size of the in-memory cache of parsed footers, in bytes. Default: 256 MiB.
     pub footer_memory_bytes: usize,
+    /// Maximum size of the encoded footers that are kept in the folder `footers` of the cache directory, in bytes; the least recently
+    /// used are deleted. For a short time they can take an eighth more. Default: 4 GiB.
+    pub footer_disk_bytes: u64,
     /// Maximum number of row counts per dataset that are kept in the state, one for each snapshot and filter or key. The oldest are
     /// removed, and rows are counted again when they are needed. Default: 1,024.
     pub max_counts: usize,
@@ -63,6 +69,7 @@ impl Default for Config {
             concurrent_footers: 64,
             concurrent_requests: 64,
             concurrent_local_reads: 8,
+            concurrent_file_system_calls: 64,
             request_timeout: Duration::from_secs(30),
             max_retries: 1000,
             retry_timeout: Duration::from_secs(600),
@@ -70,7 +77,18 @@ impl Default for Config {
             max_request_bytes: 16 * MIB,
             idle_bytes: 64 * MIB,
             footer_memory_bytes: 256 << 20,
+            footer_disk_bytes: 4096 * MIB,
             max_counts: 1024,
         }
+    }
+}
+
+/// Number of file systems that can hang at a time without a thread being missing for others.
+const HANGING_FILE_SYSTEMS: usize = 16;
+
+impl Config {
+    /// Maximum number of threads that calls to local file systems take while [`HANGING_FILE_SYSTEMS`] of them hang.
+    pub fn local_threads(&self) -> usize {
+        self.concurrent_file_system_calls.max(1).saturating_mul(HANGING_FILE_SYSTEMS)
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod chunks;
 pub(crate) mod decoder;
 pub(crate) mod footer_cache;
+mod footer_eviction;
 pub(crate) mod footer_files;
 pub(crate) mod ranges;
 pub(crate) mod reader;

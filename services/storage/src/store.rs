@@ -2,6 +2,7 @@
 
 pub(crate) mod documents;
 pub(crate) mod envelope;
+pub(crate) mod file_system;
 pub(crate) mod limiter;
 pub(crate) mod local_file;
 pub(crate) mod local_object;

@@ -15,6 +15,8 @@ mod int96;
 mod memory;
 #[path = "hostile/pages.rs"]
 mod pages;
+#[path = "hostile/written.rs"]
+mod written;
 
 use std::sync::Arc;
 

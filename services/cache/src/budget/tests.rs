@@ -73,6 +73,21 @@ async fn a_raised_reservation_exceeds_the_budget_and_delays_others() {
     assert!(budget.reserve(10, &[]).now_or_never().is_some());
 }
 
+#[tokio::test]
+async fn a_reservation_is_raised_only_if_all_reservations_stay_within_a_limit() {
+    let budget = Budget::new(10);
+    let (mut first, second) = (budget.reserve(5, &[]).await.unwrap(), budget.reserve(4, &[]).await.unwrap());
+    assert!(first.try_raise(7, 11));
+    assert!(!first.try_raise(8, 11));
+    assert_eq!((first.bytes(), budget.reserved_bytes()), (7, 11));
+    // What is already reserved is within every limit.
+    assert!(first.try_raise(7, 10));
+    drop(second);
+    assert!(first.try_raise(8, 10));
+    drop(first);
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
 proptest::proptest! {
     #[test]
     fn every_wait_ends_and_callers_of_the_same_sources_stay_in_order(

@@ -103,10 +103,9 @@ impl Windows {
         let missing = wanted.iter().zip(sizes).zip(&usable).filter(|(_, held)| held.is_none());
         let (missing, missing_sizes): (Vec<_>, Vec<u64>) =
             missing.map(|((window, size), _)| (window, *size)).unzip();
-        let mut rest = match missing.is_empty() {
-            true => None,
-            false => Some(reserve(&missing, self.bytes_to_reserve(&missing, &missing_sizes))?),
-        };
+        let bytes = self.bytes_to_reserve(&missing, &missing_sizes);
+        let mut rest = if missing.is_empty() { None } else { Some(reserve(&missing, bytes)?) };
+        let has_all_memory = bytes >= self.frames.budget().available_bytes();
         let mut left = missing.len();
         for ((window, size), held) in wanted.iter().zip(sizes).zip(&usable) {
             if let Some(held) = held {
@@ -136,7 +135,8 @@ impl Windows {
         for ((window, held, share, reporter), cached) in new.into_iter().zip(cached) {
             let (windows, window) = (Arc::clone(self), window.clone());
             let load = async move {
-                let loaded = windows.load(&window, cached, share, || reporter.all_started()).await;
+                let all_started = || reporter.all_started();
+                let loaded = windows.load(&window, cached, share, has_all_memory, all_started).await;
                 reporter.end(loaded);
             };
             held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));
@@ -159,7 +159,7 @@ impl Windows {
 
     /// Bytes of each of the windows. A window can have many blocks, so the registry must not be locked during the call.
     fn sizes(&self, wanted: &[WantedWindow]) -> Vec<u64> {
-        wanted.iter().map(|window| self.bytes_of(&window.job, &window.blocks)).collect()
+        wanted.iter().map(|window| self.bytes_to_load(&window.job, &window.blocks)).collect()
     }
 
     /// Bytes to reserve for windows of the given sizes. A set can exceed the memory although it was admitted, by estimates and

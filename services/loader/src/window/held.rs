@@ -88,9 +88,25 @@ struct Load {
     /// Cancelled when loading of every block has started, or loading of the window has ended. A started block waits
     /// for memory to decode it, is being decoded, or is finished.
     all_started: CancellationToken,
-    loaded: OnceLock<Result<Window, Error>>,
+    loaded: OnceLock<Result<Window, LoadError>>,
     /// Token that is cancelled when loading ends: with a window, with an error, or by a panic.
     ended: CancellationToken,
+}
+
+/// Why a window was not loaded.
+#[derive(Debug, Clone)]
+pub(crate) enum LoadError {
+    /// The window is larger than its reservation, and the memory has no room for the rest. A stream that holds no other window can
+    /// acquire it again, with a larger reservation.
+    Understated,
+    /// A block could not be read, or the window can never fit.
+    Failed(Error),
+}
+
+impl From<Error> for LoadError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Reports the progress of loading a window.
@@ -103,7 +119,7 @@ impl LoadReporter {
     }
 
     /// Reports the end of loading.
-    pub(super) fn end(self, loaded: Result<Window, Error>) {
+    pub(super) fn end(self, loaded: Result<Window, LoadError>) {
         // It is set only here.
         drop(self.0.loaded.set(loaded));
     }
@@ -166,13 +182,13 @@ impl HeldWindow {
     /// Waits until the window is loaded.
     ///
     /// # Errors
-    /// Returns the error of the first block that could not be read, to each waiter.
-    pub(super) async fn wait(&self) -> Result<(), Error> {
+    /// Returns why it could not be loaded, to each waiter.
+    pub(super) async fn wait(&self) -> Result<(), LoadError> {
         self.load.ended.cancelled().await;
         match self.load.loaded.get() {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(error.clone()),
-            None => Err(Error::Internal("loading a window ended without a result".into())),
+            None => Err(Error::Internal("loading a window ended without a result".into()).into()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, pin::pin, sync::Arc};
 use forebay_plan::Cursor;
 
 use super::{
-    held::{HeldWindow, SourceWindow},
+    held::{HeldWindow, LoadError, SourceWindow},
     orders::Orders,
     wanted::WantedWindow,
     window_set::{HeldSet, SourcePiece, WindowSet},
@@ -67,7 +67,8 @@ impl StreamWindows {
     }
 
     /// Loads the windows of `set` in place of the held ones, for batch `index` of the lane. Concurrently prefetches the next
-    /// sets.
+    /// sets. If a window turns out to be larger than its reservation, and there is no memory for the rest, releases all windows, and
+    /// waits for the memory like for any other set.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit, and the error of the first block that cannot be read.
@@ -77,22 +78,31 @@ impl StreamWindows {
         let is_ready = prefetched.as_ref().is_some_and(HeldSet::is_loaded);
         let wanted = if is_ready { Vec::new() } else { self.wanted(set) };
         let _watching = self.watch(&wanted);
-        let held = match prefetched {
+        let mut held = match prefetched {
             Some(prefetched) => {
                 drop(before);
                 prefetched
             }
             None => self.acquire(set, &wanted, before).await?,
         };
-        let windows = held.windows.clone();
-        self.held = Some(held);
-        let loading = async {
-            for window in &windows {
-                window.wait().await?;
+        loop {
+            let windows = held.windows.clone();
+            self.held = Some(held);
+            let loading = async move {
+                for window in &windows {
+                    window.wait().await?;
+                }
+                Ok(())
+            };
+            match self.prefetch_until(loading, index).await {
+                Ok(()) => return Ok(()),
+                Err(LoadError::Failed(error)) => return Err(error),
+                Err(LoadError::Understated) => {}
             }
-            Ok(())
-        };
-        self.prefetch_until(loading, index).await
+            // A stream that waits for memory must not hold a window.
+            self.release();
+            held = self.acquire(set, &wanted, None).await?;
+        }
     }
 
     /// Returns the prefetched windows of `set`, and drops those before them.
@@ -134,9 +144,9 @@ impl StreamWindows {
     /// loading of every block of the previous set has started. Returns the first error of either.
     async fn prefetch_until(
         &mut self,
-        loading: impl Future<Output = Result<(), Error>>,
+        loading: impl Future<Output = Result<(), LoadError>>,
         index: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), LoadError> {
         let mut loading = pin!(loading);
         loop {
             let prefetched = self.prefetched.len();

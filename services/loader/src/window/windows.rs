@@ -1,21 +1,16 @@
 //! Windows of all jobs. The memory of a window is reserved in one step. The window is loaded once and shared by the
 //! ranks of a job.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
+use std::{ops::Range, sync::Arc, task::Poll};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Tenant, Weigh};
 use forebay_stall::Stage;
 use forebay_storage::cache_key;
-use futures::{
-    StreamExt, TryStreamExt,
-    future::{BoxFuture, Either, ready},
-    poll,
-    stream::FuturesOrdered,
-};
+use futures::{StreamExt, future::BoxFuture, poll, stream::FuturesUnordered};
 
 use super::{
-    held::{Registry, Window},
+    held::{LoadError, Registry, Window},
     wanted::WantedWindow,
 };
 use crate::{
@@ -88,14 +83,18 @@ impl Windows {
         &self.slabs
     }
 
-    /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
-    pub(super) fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
+    /// Bytes of the frame of a block: its actual size if it is in memory, otherwise the estimate.
+    fn bytes_of(&self, job: &Job, block: u32) -> u64 {
+        self.frames.weight(&frame_key(job, block)).unwrap_or_else(|| job.bytes_of(&[block]))
+    }
+
+    /// Bytes to reserve for the frames of `blocks`: actual sizes of frames in memory, corrected estimates for the others.
+    pub(super) fn bytes_to_load(&self, job: &Job, blocks: &[u32]) -> u64 {
         let bytes_of = |block: &u32| {
-            self.frames
-                .weight(&frame_key(job, *block))
-                .unwrap_or_else(|| job.bytes_of(std::slice::from_ref(block)))
+            let in_memory = self.frames.weight(&frame_key(job, *block));
+            in_memory.unwrap_or_else(|| job.footprint.corrected_bytes_of(std::slice::from_ref(block)))
         };
-        blocks.iter().map(bytes_of).sum()
+        blocks.iter().map(bytes_of).fold(0, u64::saturating_add)
     }
 
     /// Returns true if another tenant waits for memory of which `tenant` has more than its share.
@@ -103,34 +102,52 @@ impl Windows {
         self.frames.budget().of_tenant(tenant).should_yield()
     }
 
-    /// Loads a window into its reserved memory. Calls `all_started` when loading of every block has started.
+    /// Loads a window into its reserved memory. Calls `all_started` when loading of every block has started. If all memory was
+    /// reserved for the window and those of its set (`has_all_memory`), it may take more.
+    ///
+    /// # Errors
+    /// [`LoadError::Understated`] if the window is larger than its reservation, and the memory with its margin has no room for the rest; the errors of
+    /// [`frames_of`](Self::frames_of).
     pub(super) async fn load(
         &self,
         window: &WantedWindow,
         cached: Vec<Option<Arc<Frame>>>,
         mut reservation: Reservation,
+        has_all_memory: bool,
         all_started: impl FnMut(),
-    ) -> Result<Window, Error> {
+    ) -> Result<Window, LoadError> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
         let limit = with_margin(capacity_bytes);
+        let WantedWindow { job, blocks, estimated_bytes, .. } = window;
+        let mut is_understated = false;
         let raise = |bytes: u64| {
             // The footers may have understated the size.
-            reservation.raise(bytes.min(capacity_bytes));
-            Ok(())
+            if has_all_memory {
+                reservation.raise(bytes.min(capacity_bytes));
+                return Ok(());
+            }
+            if reservation.try_raise(bytes, limit) {
+                return Ok(());
+            }
+            is_understated = true;
+            job.footprint.note_understated(*estimated_bytes, bytes);
+            Err(Error::Unavailable("a window is larger than estimated".into()))
         };
-        let WantedWindow { job, blocks, .. } = window;
-        let frames = self.frames_of(job, blocks, cached, limit, raise, all_started).await?;
+        let frames = match self.frames_of(job, blocks, cached, limit, raise, all_started).await {
+            Err(_) if is_understated => return Err(LoadError::Understated),
+            frames => frames?,
+        };
         reservation.loaded();
         Ok(Window::new(blocks, frames, reservation))
     }
 
-    /// Loads the frames of `blocks`, except for those in `cached`, which is empty or has an entry for each block. Each frame, and the values of all together, have at most `limit` bytes. Before
-    /// and after each load, calls `reserve` with the bytes of the loaded frames plus the expected bytes of those in
-    /// progress. Calls `all_started` when all blocks wait for memory to decode, are decoded, or are loaded.
+    /// Loads the frames of `blocks`, except for those in `cached`, which is empty or has an entry for each block. Each frame, and the
+    /// values of all together, have at most `limit` bytes. Before and after each load, in whatever order these end, calls `reserve`
+    /// with the bytes of the loaded frames plus the expected bytes of those in progress. Calls `all_started` when all blocks wait for
+    /// memory to decode, are decoded, or are loaded.
     ///
     /// # Errors
-    /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first
-    /// block that cannot be read.
+    /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the first error of a block.
     pub(crate) async fn frames_of(
         &self,
         job: &Job,
@@ -140,40 +157,48 @@ impl Windows {
         mut reserve: impl FnMut(u64) -> Result<(), Error>,
         mut all_started: impl FnMut(),
     ) -> Result<Vec<Arc<Frame>>, Error> {
-        let mut next = blocks.iter().copied();
+        let mut next = blocks.iter().copied().enumerate();
         let mut cached = cached.into_iter();
-        let (mut loading, mut expected_bytes) = (FuturesOrdered::new(), VecDeque::new());
-        let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0_u64, 0);
+        let mut loading = FuturesUnordered::new();
+        let mut frames: Vec<Option<Arc<Frame>>> = vec![None; blocks.len()];
+        let (mut bytes, mut value_bytes, mut bytes_in_progress) = (0_u64, 0, 0_u64);
         loop {
             while loading.len() < self.config.concurrent_blocks.max(1)
-                && let Some(block) = next.next()
+                && let Some((index, block)) = next.next()
             {
-                expected_bytes.push_back(self.bytes_of(job, &[block]));
-                reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
-                loading.push_back(match cached.next().flatten() {
-                    Some(frame) => Either::Left(ready(Ok(frame))),
-                    None => Either::Right(self.frame_within(job, block, limit)),
+                let (expected_bytes, cached) = (self.bytes_of(job, block), cached.next().flatten());
+                bytes_in_progress = bytes_in_progress.saturating_add(expected_bytes);
+                reserve(bytes.saturating_add(bytes_in_progress))?;
+                loading.push(async move {
+                    let frame = match cached {
+                        Some(frame) => frame,
+                        None => self.frame_within(job, block, limit).await?,
+                    };
+                    Ok::<_, Error>((index, expected_bytes, frame))
                 });
             }
-            let first = poll!(loading.next());
-            if next.len() == 0 {
-                all_started();
-            }
-            let frame = match first {
-                Poll::Ready(frame) => frame.transpose()?,
-                Poll::Pending => loading.try_next().await?,
+            let first = match poll!(loading.next()) {
+                Poll::Ready(first) => first,
+                Poll::Pending => {
+                    if next.len() == 0 {
+                        all_started();
+                    }
+                    loading.next().await
+                }
             };
-            let Some(frame) = frame else { return Ok(frames) };
-            expected_bytes.pop_front();
-            bytes += frame.weight();
+            let Some(loaded) = first else { break };
+            let (index, expected_bytes, frame) = loaded?;
+            bytes_in_progress = bytes_in_progress.saturating_sub(expected_bytes);
+            bytes = bytes.saturating_add(frame.weight());
             value_bytes += frame.value_bytes();
-            reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
+            frames[index] = Some(frame);
+            reserve(bytes.saturating_add(bytes_in_progress))?;
             if value_bytes > limit {
                 // The footers underestimated the size.
                 return Err(too_large(value_bytes, limit));
             }
-            frames.push(frame);
         }
+        Ok(frames.into_iter().flatten().collect())
     }
 
     /// Returns the frame of one block, loading it if it is not in memory.
@@ -183,74 +208,73 @@ impl Windows {
 
     /// As [`frame`](Self::frame), for a frame of at most `limit` bytes.
     async fn frame_within(&self, job: &Job, block: u32, limit: u64) -> Result<Arc<Frame>, Error> {
-        let expected_bytes = job.bytes_of(&[block]);
-        let build = || self.build(job, block, expected_bytes, limit);
+        let corrected_bytes = job.footprint.corrected(job.bytes_of(&[block]));
+        let expected_bytes = corrected_bytes.min(self.frames.budget().capacity_bytes());
+        let build = || self.build(job, block, limit);
         self.frames.get_or_load(&frame_key(job, block), expected_bytes, build).await
     }
 
     /// Writes the columns of a pinned block to disk. Returns false if the disk tier has no space for them.
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let bytes = job.read_bytes(block).max(job.bytes_of(&[block]));
+            let bytes = job.footprint.corrected(job.read_bytes(block).max(job.bytes_of(&[block])));
             let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
             self.columns.pin(job, block, permit).await
         })
     }
 
-    fn build<'a>(
-        &'a self,
-        job: &'a Job,
-        block: u32,
-        expected_bytes: u64,
-        limit: u64,
-    ) -> BoxFuture<'a, Result<Frame, Error>> {
-        Box::pin(self.build_frame(job, block, expected_bytes, limit))
+    fn build<'a>(&'a self, job: &'a Job, block: u32, limit: u64) -> BoxFuture<'a, Result<Frame, Error>> {
+        Box::pin(self.build_frame(job, block, limit))
     }
 
-    async fn build_frame(
-        &self,
-        job: &Job,
-        block: u32,
-        expected_bytes: u64,
-        limit: u64,
-    ) -> Result<Frame, Error> {
-        let bytes = expected_bytes.max(job.build_bytes(block));
+    async fn build_frame(&self, job: &Job, block: u32, limit: u64) -> Result<Frame, Error> {
+        let bytes = job.footprint.corrected(job.build_bytes(block));
         let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
-        let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
+        let (mut parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);
         let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?.within(limit);
         let started = std::time::Instant::now();
+        let last = parts.pop();
         for part in parts {
-            builder = self.append(job, part, builder, &permit).await?;
+            builder = self.append(job, part, builder, &permit, Ok).await?;
         }
         let groups = job.rows.groups_in(block);
-        let (activity, id) = (Arc::clone(self.activity()), job.reader().block_ids().id(block));
-        let finish = move || {
-            let working = activity.begin(Stage::Decode, Purpose::Window, id);
+        let finish = move |builder: FrameBuilder| {
             let frame = builder.finish()?.with_load_time(started.elapsed());
-            working.add_output(frame.weight(), frame.rows() as u64);
             if frame.groups() != groups {
                 let found = frame.groups();
                 return Err(Error::Internal(format!("{place}: found {found} groups, counted {groups}")));
             }
-            metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
-            metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
-            drop(working);
-            drop(permit);
             Ok(frame)
         };
-        self.blocks.pool().run_for(job.decode_flow, Priority::Background, finish).await
+        // A frame is finished together with its last rows. Otherwise many blocks would be decoded before the first frame is finished,
+        // and its size noticed.
+        let frame = match last {
+            Some(part) => self.append(job, part, builder, &permit, finish).await?,
+            None => {
+                let finish = move || finish(builder);
+                self.blocks.pool().run_for(job.decode_flow, Priority::Background, finish).await?
+            }
+        };
+        let working =
+            self.activity().begin(Stage::Decode, Purpose::Window, job.reader().block_ids().id(block));
+        working.add_output(frame.weight(), frame.rows() as u64);
+        metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
+        metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+        Ok(frame)
     }
 
-    /// Appends the rows of a block to a frame, from cached columns or from storage.
-    async fn append(
+    /// Appends the rows of a block to a frame, from cached columns or from storage, and calls `then` on the thread that appended the
+    /// last row.
+    async fn append<T: Send + 'static>(
         &self,
         job: &Job,
         rows: BlockRows,
         builder: FrameBuilder,
         permit: &DecodePermit,
-    ) -> Result<FrameBuilder, Error> {
+        then: impl FnOnce(FrameBuilder) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let BlockRows { block, rows } = rows;
         let builder = builder.at(place_of(job.snapshot(), block));
         // Whole columns can be larger than the rows of a frame. If memory has no room for them, they are not kept.
@@ -261,7 +285,7 @@ impl Windows {
             let append = async move {
                 let mut part = FramePart::new(builder, rows);
                 cached.take_while(&view, |chunk| part.append(&chunk)).await?;
-                Ok(part.builder)
+                then(part.builder)
             };
             let id = job.reader().block_ids().id(block);
             return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow, append).await;
@@ -271,16 +295,16 @@ impl Windows {
         let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
         let decode = move |chunks: Chunks| async move {
             let (mut part, mut turn) = (FramePart::new(builder, rows), TurnCost::default());
-            for chunk in chunks {
+            'chunks: for chunk in chunks {
                 // Slices without a copy, so that computed values exist for a few rows at a time.
                 for slice in view.slices(chunk?, &columns, keeps_all) {
                     let rows = view.rows_of(slice, &columns, keeps_all, &place, &mut turn).await?;
                     if !part.append(&rows)? {
-                        return Ok(part.builder);
+                        break 'chunks;
                     }
                 }
             }
-            Ok(part.builder)
+            then(part.builder)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &read };
         self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode).await

@@ -8,6 +8,7 @@ mod decode_order;
 mod fixture;
 #[path = "../../../storage/tests/common/forward.rs"]
 mod forward;
+mod hanging_store;
 mod locate;
 mod nan_bits;
 mod partitions;
@@ -15,4 +16,5 @@ mod same_bytes;
 mod state;
 mod streams;
 mod tenants;
+mod understated;
 mod views;

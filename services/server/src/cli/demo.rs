@@ -65,7 +65,8 @@ impl Demo {
     /// If the dataset can't be read, or the stream fails.
     pub(super) fn run(self) -> anyhow::Result<()> {
         let settings = Settings::default();
-        runtime(settings.io_threads, settings.blocking_threads)?.block_on(self.stream(settings))
+        runtime(settings.io_threads, settings.blocking_threads, &settings.storage)?
+            .block_on(self.stream(settings))
     }
 
     async fn stream(self, mut settings: Settings) -> anyhow::Result<()> {

@@ -90,7 +90,7 @@ impl Explain {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let format = self.output.as_deref().map(Format::from_path).transpose().map_err(anyhow::Error::msg)?;
         let settings = self.settings()?;
-        runtime(settings.io_threads, settings.blocking_threads)?.block_on(async {
+        runtime(settings.io_threads, settings.blocking_threads, &settings.storage)?.block_on(async {
             let source = match &self.server {
                 Some(url) => {
                     Source::Remote(Remote::new(url, self.token_file.as_deref(), self.ca.as_deref())?)

@@ -46,7 +46,7 @@ impl Inspect {
     /// If the dataset can't be opened.
     pub(super) fn run(self) -> anyhow::Result<()> {
         const THREADS: usize = 4;
-        let text = runtime(THREADS, THREADS)?.block_on(self.look())?;
+        let text = runtime(THREADS, THREADS, &Config::default())?.block_on(self.look())?;
         std::io::stdout().write_all(text.as_bytes())?;
         Ok(())
     }

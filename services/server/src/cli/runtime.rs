@@ -2,11 +2,26 @@
 
 use anyhow::Context;
 
+/// Number of blocking threads for lookups of host names, which hang if the name servers do not answer. Each connection to a store looks up
+/// its name; the limit on concurrent requests to a store falls to 1 while they time out.
+const NAME_LOOKUPS: usize = 256;
+
 /// Builds the runtime, which runs everything except CPU work.
-pub(super) fn runtime(io_threads: usize, blocking_threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+///
+/// Calls to local file systems and lookups of host names can hang. Each kind has a limit and as many threads in addition to
+/// `blocking_threads`, so that a kind that hangs takes no thread of another. Threads are started when they are needed.
+pub(super) fn runtime(
+    io_threads: usize,
+    blocking_threads: usize,
+    storage: &forebay_storage::Config,
+) -> anyhow::Result<tokio::runtime::Runtime> {
+    let threads = blocking_threads
+        .saturating_add(storage.local_threads())
+        .saturating_add(NAME_LOOKUPS)
+        .min(usize::MAX / 2);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(io_threads)
-        .max_blocking_threads(blocking_threads)
+        .max_blocking_threads(threads)
         .thread_name("forebay-io")
         .enable_all()
         .build()

@@ -198,6 +198,17 @@ def _zigzag(content: bytes, start: int) -> tuple[int, int]:
             return value >> 1 ^ -(value & 1), start
 
 
+def understate_size(path: Path, decoded_bytes: int, claimed_bytes: int) -> None:
+    """Changes the size of decoded values in a footer of one column chunk of strings. The file keeps its size."""
+    content, true, claimed = path.read_bytes(), _varint(2 * decoded_bytes), bytearray(_varint(2 * claimed_bytes))
+    assert content.count(true) == 1 and len(claimed) <= len(true)
+    # A number may have superfluous zeros.
+    while len(claimed) < len(true):
+        claimed[-1] |= 0x80
+        claimed.append(0)
+    path.write_bytes(content.replace(true, bytes(claimed)))
+
+
 def inflate_page_header(path: Path, claimed_bytes: int = 2**31 - 1) -> None:
     """Writes one page whose header claims a decompressed size of 2 GiB. Page and file keep their sizes."""
     values = np.arange(200_000, dtype=np.int64) % 1000

@@ -65,15 +65,16 @@ class Hangs:
         self.hanging = HangingFolder(path, self.library, self.pool.folder / "hangs")
         return self.hanging
 
-    def start(self, settings: str, **flags: Any) -> Server:
+    def start(self, settings: str, env: dict[str, str] | None = None, **flags: Any) -> Server:
         config = self.pool.folder / "forebay.toml"
         config.write_text(settings)
-        self.server = self.pool.start(self.datasets, config=config, env=self.hanging.environment, **flags)
+        env = {**self.hanging.environment, **(env or {})}
+        self.server = self.pool.start(self.datasets, config=config, env=env, **flags)
         return self.server
 
     def digest(self, dataset: str, **more: Any) -> str:
         with Client(self.server.location) as client:
-            return client.digest(**REQUEST, dataset=dataset, **more)
+            return client.digest(**{**REQUEST, **more}, dataset=dataset)
 
     def begin(self, call: Callable[..., Any], *arguments: Any, **more: Any) -> Future:
         return self.executor.submit(call, *arguments, **more)

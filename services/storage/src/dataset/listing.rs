@@ -2,12 +2,14 @@
 
 use std::{
     io,
+    os::unix::fs::MetadataExt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use forebay_cache::spawn_blocking;
 use futures::TryStreamExt;
 use object_store::ObjectMeta;
 use tokio::time::timeout;
@@ -17,8 +19,8 @@ use crate::{
     Config, Error, Location,
     dataset::version::Version,
     store::{
-        location::Kind,
-        request::{head, observed},
+        location::{Kind, LocalReads},
+        request::{PAGE_OBJECTS, head, observed},
     },
 };
 
@@ -129,7 +131,9 @@ async fn list_all(location: &Location, config: &Config, progress: &Progress) -> 
 /// Returns the location itself if it is an object.
 async fn single(location: &Location) -> Result<Option<Listed>, Error> {
     let Some(name) = location.root().filename() else { return Ok(None) };
-    if location.kind() == Kind::Local && is_directory(location).await {
+    if let Some(reads) = location.local_reads()
+        && is_directory(location, reads).await
+    {
         return Ok(None);
     }
     let Some(meta) = head(location, location.root(), location.url()).await? else { return Ok(None) };
@@ -140,9 +144,17 @@ async fn single(location: &Location) -> Result<Option<Listed>, Error> {
     Ok(Some(Listed { path: name.to_owned(), version: Version::new(location.kind(), &meta) }))
 }
 
-async fn is_directory(location: &Location) -> bool {
+async fn is_directory(location: &Location, reads: &LocalReads) -> bool {
     let path = format!("/{}", location.root());
-    tokio::fs::metadata(path).await.is_ok_and(|found| found.is_dir())
+    let permit = reads.file_system_permit().await;
+    let found = spawn_blocking(move || {
+        let found = std::fs::metadata(path);
+        drop(permit);
+        found
+    });
+    let Ok(Ok(found)) = found.await else { return false };
+    reads.found_on(found.dev());
+    found.is_dir()
 }
 
 const EXTENSION: &str = ".parquet";
@@ -159,7 +171,19 @@ async fn below(location: &Location, config: &Config, progress: &Progress) -> Res
 async fn walk(location: &Location, config: &Config, progress: &Progress) -> Result<Vec<Listed>, Error> {
     let mut files = Vec::new();
     let mut objects = location.store().list(Some(location.root()));
-    while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
+    let (mut permit, mut objects_with_permit) = (None, PAGE_OBJECTS);
+    loop {
+        // A long listing leaves permits to other calls in between.
+        if let Some(reads) = location.local_reads()
+            && objects_with_permit == PAGE_OBJECTS
+        {
+            drop(permit.take());
+            permit = Some(reads.file_system_permit().await);
+            objects_with_permit = 0;
+        }
+        objects_with_permit += 1;
+        let next = objects.try_next().await;
+        let Some(meta) = next.map_err(|error| walk_error(location, error))? else { break };
         progress.objects.fetch_add(1, Ordering::Relaxed);
         if progress.abandoned.is_cancelled() {
             break;
@@ -199,4 +223,34 @@ fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> Option<&'a str> {
 
 fn is_data(path: &str) -> bool {
     path.ends_with(EXTENSION) && !path.split('/').any(|name| name.starts_with(['_', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::file_system::FileSystem;
+
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn a_dataset_behind_a_symbolic_link_counts_to_the_file_system_of_its_target_once_it_was_listed() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/proc/sys", &link).unwrap();
+        // No other test has this limit, so that no other test holds permits.
+        let config = Config { concurrent_file_system_calls: 3, ..Config::default() };
+        let device = |path: &str| std::fs::metadata(path).unwrap().dev();
+        let system = |device: u64| FileSystem::of_device(device, config.concurrent_file_system_calls);
+        let (of_link, of_target) =
+            (system(directory.path().metadata().unwrap().dev()), system(device("/proc")));
+
+        let location = Location::parse(&link.to_string_lossy(), &config).unwrap();
+        let reads = location.local_reads().unwrap();
+        let before = reads.file_system_permit().await;
+        assert_eq!((of_link.free(), of_target.free()), (2, 3));
+        drop(before);
+        assert!(is_directory(&location, reads).await);
+        let after = reads.file_system_permit().await;
+        assert_eq!((of_link.free(), of_target.free()), (3, 2));
+        drop(after);
+    }
 }

@@ -46,11 +46,21 @@ pub(crate) struct Encoded {
 pub struct EncodedBlock {
     encoded: Encoded,
     config: Arc<Config>,
+    /// Maximum size of the variable-width values of a batch of several rows, in bytes.
+    max_batch_bytes: u64,
 }
 
 impl EncodedBlock {
     pub(crate) fn new(encoded: Encoded, config: Arc<Config>) -> Self {
-        Self { encoded, config }
+        let max_batch_bytes = config.max_block_bytes;
+        Self { encoded, config, max_batch_bytes }
+    }
+
+    /// Sets the maximum size of the strings and binary values of a batch, in bytes. A batch of one row may exceed it. Default: the
+    /// maximum size of a block.
+    #[must_use]
+    pub fn with_max_batch_bytes(self, bytes: u64) -> Self {
+        Self { max_batch_bytes: bytes.min(self.config.max_block_bytes), ..self }
     }
 
     /// Encoded size in bytes.
@@ -155,14 +165,16 @@ impl Rows {
 
 impl Running {
     fn start(block: EncodedBlock, batch_rows: usize) -> Result<Self, Error> {
-        let EncodedBlock { encoded: Encoded { url, rows, schema, columns, data }, config } = block;
+        let EncodedBlock { encoded, config, max_batch_bytes } = block;
+        let Encoded { url, rows, schema, columns, data } = encoded;
         let root = |column: &Column| if let Column::Root(root) = column { Some(*root) } else { None };
         let mut roots: Vec<usize> = columns.iter().filter_map(root).collect();
         roots.sort_unstable();
 
         let (mut reader, mut unchecked_strings) = (None, Vec::new());
         if let Some((footer, groups, sparse)) = data {
-            let (chunks, rows) = check_block(&url, &footer, &groups, &roots, sparse, batch_rows, &config)?;
+            let (chunks, rows) =
+                check_block(&url, &footer, &groups, &roots, sparse, (batch_rows, max_batch_bytes), &config)?;
             unchecked_strings = roots.iter().map(|root| has_unchecked_strings(&footer, *root)).collect();
             reader = Some(open(&url, footer, groups, &roots, &chunks, rows)?);
         }

@@ -42,7 +42,7 @@ impl FooterCache {
         let capacity_bytes = config.footer_memory_bytes;
         Self {
             memory: Mutex::new(Memory { capacity_bytes, ..Memory::default() }),
-            files: FooterFiles::new(directory, config.request_timeout),
+            files: FooterFiles::new(directory, config.footer_disk_bytes, config.request_timeout),
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
             let modified_ns = 1_750_000_000_123_456_789;
             let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
             let (path, url) = (Path::from(path), format!("s3://bucket/{path}"));
-            let files = FooterFiles::new(Some(PathBuf::new()), Duration::from_secs(1));
+            let files = FooterFiles::new(Some(PathBuf::new()), u64::MAX, Duration::from_secs(1));
             files.path(Target { path, url, version }.key()).unwrap()
         };
         assert_eq!(

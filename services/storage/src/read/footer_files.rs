@@ -4,7 +4,7 @@
 //! minute; reads in that time are misses. At most 8 threads are blocked by operations that hang.
 
 use std::{
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -20,6 +20,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use super::footer_eviction::{Eviction, used};
 use crate::{blocking::blocking, store::envelope::Envelope};
 
 const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
@@ -37,16 +38,23 @@ pub(super) struct FooterFiles {
     operations: Arc<Semaphore>,
     paused_until: Mutex<Option<Instant>>,
     failing: Arc<AtomicBool>,
+    eviction: Arc<Eviction>,
 }
 
 impl FooterFiles {
     /// Maximum size of a footer, in bytes. A longer one is not cached.
     pub(super) const MAX_BYTES: u64 = 8 << 20;
 
-    /// Creates the cache in `directory`; without one it is always empty.
-    pub(super) fn new(directory: Option<PathBuf>, timeout: Duration) -> Self {
-        let operations = Arc::new(Semaphore::new(MAX_OPERATIONS));
-        Self { directory, timeout, operations, paused_until: Mutex::default(), failing: Arc::default() }
+    /// Creates the cache in `directory`, which has at most `max_bytes` bytes; without one it is always empty.
+    pub(super) fn new(directory: Option<PathBuf>, max_bytes: u64, timeout: Duration) -> Self {
+        Self {
+            directory,
+            timeout,
+            operations: Arc::new(Semaphore::new(MAX_OPERATIONS)),
+            paused_until: Mutex::default(),
+            failing: Arc::default(),
+            eviction: Arc::new(Eviction::new(max_bytes)),
+        }
     }
 
     /// Reads a footer.
@@ -60,10 +68,13 @@ impl FooterFiles {
         if bytes.len() as u64 > Self::MAX_BYTES {
             return;
         }
-        let Some(path) = self.path(key) else { return };
-        let failing = Arc::clone(&self.failing);
+        let (Some(path), Some(directory)) = (self.path(key), self.directory.clone()) else { return };
+        let (failing, eviction) = (Arc::clone(&self.failing), Arc::clone(&self.eviction));
         self.in_time(move || {
             let failed = write_atomically(&path, &ENVELOPE.seal(&bytes)).err();
+            if failed.is_none() {
+                eviction.written(&directory, bytes.len() as u64);
+            }
             let before = failing.swap(failed.is_some(), Ordering::Relaxed);
             match failed {
                 Some(error) if !before => {
@@ -115,13 +126,19 @@ impl FooterFiles {
 }
 
 fn read(path: &Path) -> Option<Bytes> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let metadata = file.metadata().ok()?;
     // Other programs may have written the file.
-    if std::fs::metadata(path).ok()?.len() > FooterFiles::MAX_BYTES + Envelope::MAX_LINE {
+    if metadata.len() > FooterFiles::MAX_BYTES + Envelope::MAX_LINE {
         return None;
     }
-    let sealed = Bytes::from(std::fs::read(path).ok()?);
-    match ENVELOPE.open(&sealed) {
-        Ok(bytes) => Some(bytes),
+    let mut sealed = Vec::new();
+    file.read_to_end(&mut sealed).ok()?;
+    match ENVELOPE.open(&sealed.into()) {
+        Ok(bytes) => {
+            used(&file, metadata.modified().ok()?);
+            Some(bytes)
+        }
         Err(detail) => {
             metrics::counter!("forebay_storage_corrupt_footers_total").increment(1);
             tracing::warn!(path = %path.display(), detail, "deleted a corrupt cached footer");

@@ -7,7 +7,6 @@ use std::{
     io,
     ops::Range,
     os::unix::fs::{FileExt, MetadataExt},
-    sync::Arc,
     time::Duration,
 };
 
@@ -33,15 +32,8 @@ const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
 pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads) -> Result<Bytes, Error> {
     let file = LocalFileSystem::new().path_to_filesystem(&target.path);
     let file = file.map_err(|error| Error::unavailable(&target.url, error))?;
-    let (pinned, slabs, permits) = (target.clone(), reads.slabs.clone(), Arc::clone(&reads.permits));
-    let busy = |_| {
-        let limit = reads.timeout;
-        late(
-            target,
-            format!("all reads of the dataset are busy for {limit:?}; see storage.concurrent_local_reads"),
-        )
-    };
-    let permit = timeout(reads.timeout, permits.acquire_owned()).await.map_err(busy)?;
+    let (pinned, slabs) = (target.clone(), reads.slabs.clone());
+    let permit = reads.permit().await.map_err(|busy| late(target, busy))?;
     let limit = reads.timeout + Duration::from_secs((range.end - range.start) / MIN_BYTES_PER_SECOND);
     let read = blocking(move || {
         // Held until the read ends, even if the caller has stopped waiting.

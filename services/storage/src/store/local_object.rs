@@ -4,7 +4,6 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write},
     path::{Path as FilePath, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -28,13 +27,7 @@ pub(crate) async fn in_time<T: Send + 'static>(
     bytes: u64,
     request: impl Future<Output = object_store::Result<T>> + Send + 'static,
 ) -> object_store::Result<T> {
-    let permits = Arc::clone(&reads.permits);
-    let Ok(permit) = timeout(reads.timeout, permits.acquire_owned()).await else {
-        let limit = reads.timeout;
-        return Err(late(format!(
-            "all requests to the folder are busy for {limit:?}; see storage.concurrent_local_reads"
-        )));
-    };
+    let permit = reads.permit().await.map_err(late)?;
     let request = tokio::spawn(async move {
         let outcome = request.await;
         drop(permit);

@@ -13,10 +13,20 @@ use object_store::{
     local::LocalFileSystem,
     path::Path,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use url::Url;
 
-use crate::{Config, Error, store::retries::RetryingConnector};
+use crate::{
+    Config, Error,
+    store::{
+        file_system::{FileSystem, Mounts},
+        retries::RetryingConnector,
+    },
+};
 
 /// Wait before the first retry of a request.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -51,17 +61,59 @@ pub struct Location {
     local: Option<LocalReads>,
 }
 
-/// Bounds and buffers of the reads of one local folder. A folder on a file system that hangs takes only its own share of the
-/// blocking threads.
+/// Bounds and buffers of the reads of one local folder. A folder that hangs takes only its own share of the threads of its file
+/// system, and a file system that hangs only its own share of the blocking threads.
 #[derive(Clone)]
 pub(crate) struct LocalReads {
     pub(crate) slabs: Slabs,
-    pub(crate) permits: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
+    file_system: Arc<Mutex<FileSystem>>,
+    /// Maximum number of concurrent calls to one file system.
+    pub(crate) file_system_calls: usize,
     /// Permit of the one listing at a time.
     pub(crate) listing: Arc<Semaphore>,
     /// Permit of the one search of the folders above at a time.
     pub(crate) parents: Arc<Semaphore>,
     pub(crate) timeout: Duration,
+}
+
+/// Permits of one call to a local folder: its own, and one of its file system.
+pub(crate) struct CallPermit {
+    _folder: OwnedSemaphorePermit,
+    _file_system: OwnedSemaphorePermit,
+}
+
+impl LocalReads {
+    /// Waits at most [`timeout`](Self::timeout) until a further call may run. The permit must be held until the call ends.
+    ///
+    /// # Errors
+    /// The limit that all other calls reach, and its setting.
+    pub(crate) async fn permit(&self) -> Result<CallPermit, String> {
+        let limit = self.timeout;
+        let folder = timeout(limit, Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| {
+            format!("all requests to the folder are busy for {limit:?}; see storage.concurrent_local_reads")
+        })?;
+        let file_system = timeout(limit, self.file_system_permit()).await.map_err(|_| {
+            format!(
+                "all requests to the file system of the folder are busy for {limit:?}; see \
+                 storage.concurrent_file_system_calls"
+            )
+        })?;
+        let folder = folder.expect("the semaphore is never closed");
+        Ok(CallPermit { _folder: folder, _file_system: file_system })
+    }
+
+    /// Waits until a further call to the file system may run, which does not count as a call to the folder.
+    pub(crate) async fn file_system_permit(&self) -> OwnedSemaphorePermit {
+        let file_system = self.file_system.lock().clone();
+        file_system.permit().await
+    }
+
+    /// Corrects the file system, which the path alone does not tell if it contains a symbolic link. `device` is the device number of
+    /// the folder.
+    pub(crate) fn found_on(&self, device: u64) {
+        *self.file_system.lock() = FileSystem::of_device(device, self.file_system_calls);
+    }
 }
 
 impl Location {
@@ -126,12 +178,20 @@ impl Location {
         kind: Kind,
         config: &Config,
     ) -> Self {
-        let local = (kind == Kind::Local).then(|| LocalReads {
-            slabs: Slabs::new(config.idle_bytes),
-            permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),
-            listing: Arc::new(Semaphore::new(1)),
-            parents: Arc::new(Semaphore::new(1)),
-            timeout: config.request_timeout,
+        let local = (kind == Kind::Local).then(|| {
+            let device = Mounts::read().device(&std::path::Path::new("/").join(root.as_ref()));
+            let file_system_calls = config.concurrent_file_system_calls;
+            LocalReads {
+                slabs: Slabs::new(config.idle_bytes),
+                permits: Arc::new(Semaphore::new(
+                    config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS),
+                )),
+                file_system: Arc::new(Mutex::new(FileSystem::of_device(device, file_system_calls))),
+                file_system_calls,
+                listing: Arc::new(Semaphore::new(1)),
+                parents: Arc::new(Semaphore::new(1)),
+                timeout: config.request_timeout,
+            }
         });
         Self { kind, local, ..Self::with_store(url, store, root) }
     }

@@ -20,7 +20,7 @@ use crate::{
 
 /// Number of objects that are listed within the time limit of one request. `object_store` reads the metadata of as many files in one
 /// blocking call.
-const PAGE_OBJECTS: usize = 1024;
+pub(crate) const PAGE_OBJECTS: usize = 1024;
 
 /// Reads `range` of one pinned file.
 ///

@@ -23,7 +23,8 @@ use crate::{
 mod shared_values;
 
 /// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
-/// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`.
+/// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. Their byte arrays, which can be in
+/// dictionaries, have at most `batch_bytes` bytes, unless one row has more.
 ///
 /// A page can store one long value and refer to it a million times. Such values are counted before decoding if a row
 /// can hold any number of them. Other columns hold one value per row, so batches have fewer rows if the longest values
@@ -39,7 +40,7 @@ pub(crate) fn check_block(
     groups: &Range<usize>,
     roots: &[usize],
     sparse: Sparse,
-    batch_rows: usize,
+    (batch_rows, batch_bytes): (usize, u64),
     config: &Config,
 ) -> Result<(Chunks, usize), Error> {
     let sparse = Arc::new(sparse);
@@ -78,7 +79,7 @@ pub(crate) fn check_block(
     let of_repeated = repeated.iter_mut().flat_map(|(_, chunks)| chunks);
     check_repeated(url, of_repeated.collect(), &sparse, decoded)?;
     let of_flat = flat.iter_mut().flat_map(|(_, chunks)| chunks);
-    let rows = rows_at_once(url, of_flat.collect(), batch_rows, config.max_block_bytes)?;
+    let rows = rows_at_once(url, of_flat.collect(), batch_rows, batch_bytes)?;
     for (leaf, leaf_chunks) in flat.into_iter().chain(repeated) {
         chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect());
     }

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -24,6 +24,7 @@ struct Served {
     /// Statuses of the next responses. Later requests are answered with the file.
     errors: Mutex<VecDeque<&'static str>>,
     requests: AtomicUsize,
+    is_silent: AtomicBool,
 }
 
 impl Server {
@@ -40,6 +41,11 @@ impl Server {
         self.served.errors.lock().extend(statuses);
     }
 
+    /// Accepts all further requests and answers none of them.
+    pub(crate) fn hang(&self) {
+        self.served.is_silent.store(true, Ordering::SeqCst);
+    }
+
     /// Number of requests so far.
     pub(crate) fn requests(&self) -> usize {
         self.served.requests.load(Ordering::SeqCst)
@@ -49,8 +55,12 @@ impl Server {
 pub(crate) async fn serve(bytes: Vec<u8>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let served =
-        Arc::new(Served { file: Mutex::new(bytes), errors: Mutex::default(), requests: AtomicUsize::new(0) });
+    let served = Arc::new(Served {
+        file: Mutex::new(bytes),
+        errors: Mutex::default(),
+        requests: AtomicUsize::new(0),
+        is_silent: AtomicBool::new(false),
+    });
     let server = Server { address, served: Arc::clone(&served) };
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
@@ -69,6 +79,9 @@ async fn answer(mut connection: TcpStream, served: Arc<Served>) {
         }
     }
     served.requests.fetch_add(1, Ordering::SeqCst);
+    if served.is_silent.load(Ordering::SeqCst) {
+        return std::future::pending().await;
+    }
     let error = served.errors.lock().pop_front();
     let response = match error {
         Some(status) => {

@@ -45,9 +45,38 @@ fn repeated_string(count: u32) -> Vec<RawPage> {
     vec![pages::dictionary(1, &word), pages::list(count, Encoding::RLE_DICTIONARY, &indices)]
 }
 
+/// Small files that would decode to about 100 MiB, or claim less than they decompress to, by name.
+pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("repeated-value", repeated_value()),
+        ("repeated-prefix", repeated_prefix()),
+        ("plain-values", plain_values()),
+        ("decimals", decimals()),
+        ("dictionaries", integer_columns(30, three_mib_dictionary)),
+        ("pages", integer_columns(30, three_mib_page)),
+        ("gzip-bomb", gzip_bomb()),
+    ]
+}
+
+fn repeated_value() -> Vec<u8> {
+    pages::file(&lists(&["l"]), pages::gzipped(), vec![repeated_string(100)])
+}
+
+/// One string of 1 MiB, of which the other values are prefixes.
+fn repeated_prefix() -> Vec<u8> {
+    let long = "x".repeat(MIB);
+    parquet_bytes(&batch([("l", list_of(&[long.as_str(); 100]))]), Some(prefixes()))
+}
+
+fn plain_values() -> Vec<u8> {
+    let long = "x".repeat(MIB);
+    let properties = compressed().into_builder().set_dictionary_enabled(false).build();
+    parquet_bytes(&batch([("s", strings([long.as_str(); 100]))]), Some(properties))
+}
+
 #[test]
 fn one_row_that_repeats_a_long_value_is_stopped_before_it_is_decoded() {
-    let bytes = pages::file(&lists(&["l"]), pages::gzipped(), vec![repeated_string(100)]);
+    let bytes = repeated_value();
     assert!(bytes.len() < 4 << 10);
     assert_over_the_block_limit(read(&bytes), "l.list.item");
     let bytes = pages::file(&lists(&["l"]), pages::gzipped(), vec![repeated_string(10)]);
@@ -63,9 +92,7 @@ fn long_values_of_all_columns_of_a_row_are_counted_together() {
 
 #[test]
 fn one_row_that_repeats_a_long_prefix_is_stopped_before_it_is_decoded() {
-    // One string of 1 MiB, of which the other values are prefixes.
-    let long = "x".repeat(MIB);
-    let bytes = parquet_bytes(&batch([("l", list_of(&[long.as_str(); 100]))]), Some(prefixes()));
+    let bytes = repeated_prefix();
     assert!(bytes.len() < MIB / 10);
     assert_over_the_block_limit(read(&bytes), "l.list.item");
 }
@@ -83,10 +110,7 @@ fn lists_of_many_short_values_and_one_long_value_are_read() {
 
 #[test]
 fn long_plain_values_are_stopped_before_they_are_decoded() {
-    let long = "x".repeat(MIB);
-    let properties = compressed().into_builder().set_dictionary_enabled(false).build();
-    let bytes = parquet_bytes(&batch([("s", strings([long.as_str(); 100]))]), Some(properties));
-    assert_over_the_block_limit(read(&bytes), "s");
+    assert_over_the_block_limit(read(&plain_values()), "s");
 }
 
 #[test]
@@ -98,14 +122,17 @@ fn an_uncompressed_dictionary_counts_whatever_its_header_claims() {
     assert_over_the_block_limit(read(&bytes), "l.list.item");
 }
 
-#[test]
-fn long_decimals_are_stopped_before_they_are_decoded() {
+fn decimals() -> Vec<u8> {
     let word = pages::plain(&vec![0; MIB]);
     let indices = [vec![1], pages::run(100, 0)].concat();
     let columns = vec![pages::dictionary(1, &word), pages::list(100, Encoding::RLE_DICTIONARY, &indices)];
     let schema = lists(&["l"]).replace("STRING", "DECIMAL(10, 2)");
-    let bytes = pages::file(&schema, pages::gzipped(), vec![columns]);
-    assert_over_the_block_limit(read(&bytes), "l.list.item");
+    pages::file(&schema, pages::gzipped(), vec![columns])
+}
+
+#[test]
+fn long_decimals_are_stopped_before_they_are_decoded() {
+    assert_over_the_block_limit(read(&decimals()), "l.list.item");
 }
 
 /// File of one row with `count` columns of integers, which have the same pages.
@@ -115,47 +142,61 @@ fn integer_columns(count: usize, pages: impl Fn() -> Vec<RawPage>) -> Vec<u8> {
     pages::file(&schema, pages::gzipped(), (0..count).map(|_| pages()).collect())
 }
 
-#[test]
-fn dictionaries_of_all_columns_are_within_the_limit_together() {
+/// Pages of a column with one value, whose dictionary has 3 MiB.
+fn three_mib_dictionary() -> Vec<RawPage> {
     let zeros = vec![0; 3 * MIB];
     let values = u32::try_from(zeros.len() / 4).unwrap();
     let indices = [vec![1], pages::run(1, 0)].concat();
-    let pages =
-        || vec![pages::dictionary(values, &zeros), pages::data(1, Encoding::RLE_DICTIONARY, &indices)];
-    let bytes = integer_columns(100, pages);
+    vec![pages::dictionary(values, &zeros), pages::data(1, Encoding::RLE_DICTIONARY, &indices)]
+}
+
+#[test]
+fn dictionaries_of_all_columns_are_within_the_limit_together() {
+    let bytes = integer_columns(100, three_mib_dictionary);
     assert!(bytes.len() < MIB);
     assert_over_the_block_limit(read(&bytes), "c5");
-    assert_eq!(read(&integer_columns(5, pages)).unwrap().num_rows(), 1);
+    assert_eq!(read(&integer_columns(5, three_mib_dictionary)).unwrap().num_rows(), 1);
+}
+
+/// A page of 3 MiB with one value, and bytes without a meaning.
+fn three_mib_page() -> Vec<RawPage> {
+    vec![pages::data(1, Encoding::PLAIN, &vec![0; 3 * MIB])]
 }
 
 #[test]
 fn largest_pages_of_all_columns_are_within_the_limit_together() {
-    // One value, and bytes without a meaning.
-    let pages = || vec![pages::data(1, Encoding::PLAIN, &vec![0; 3 * MIB])];
-    assert_over_the_block_limit(read(&integer_columns(100, pages)), "c5");
-    assert_eq!(read(&integer_columns(5, pages)).unwrap().num_rows(), 1);
+    assert_over_the_block_limit(read(&integer_columns(100, three_mib_page)), "c5");
+    assert_eq!(read(&integer_columns(5, three_mib_page)).unwrap().num_rows(), 1);
 }
 
-/// Asserts that a page which claims `claimed_bytes` is rejected before it is decompressed.
+/// File of one page that claims to decompress to 1 MiB.
+fn claims_one_mib(codec: Compression, page: Bytes) -> Vec<u8> {
+    let page = pages::compressed_data(1, Encoding::PLAIN, page, MIB);
+    pages::file("message m { required int32 x; }", codec, vec![vec![page]])
+}
+
+fn gzip_bomb() -> Vec<u8> {
+    claims_one_mib(pages::gzipped(), pages::gzip(&vec![0; 12 * MIB]))
+}
+
+/// Asserts that a page which claims 1 MiB is rejected before it is decompressed.
 #[track_caller]
-fn assert_decompresses_to_more(codec: Compression, page: Bytes, claimed_bytes: usize) {
-    let page = pages::compressed_data(1, Encoding::PLAIN, page, claimed_bytes);
-    let bytes = pages::file("message m { required int32 x; }", codec, vec![vec![page]]);
-    let message = read(&bytes).unwrap_err().to_string();
-    let expected = format!("decompresses to more than the {claimed_bytes} bytes");
+fn assert_decompresses_to_more(bytes: &[u8]) {
+    let message = read(bytes).unwrap_err().to_string();
+    let expected = format!("decompresses to more than the {MIB} bytes");
     assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
 fn a_gzip_page_that_exceeds_its_claimed_size_is_rejected() {
-    let page = pages::gzip(&vec![0; 12 * MIB]);
-    assert!(page.len() < 16 << 10);
-    assert_decompresses_to_more(pages::gzipped(), page, MIB);
+    let bytes = gzip_bomb();
+    assert!(bytes.len() < 16 << 10);
+    assert_decompresses_to_more(&bytes);
 }
 
 #[test]
 fn an_lz4_frame_that_exceeds_its_claimed_size_is_rejected() {
-    assert_decompresses_to_more(Compression::LZ4, pages::lz4_frame(25), MIB);
+    assert_decompresses_to_more(&claims_one_mib(Compression::LZ4, pages::lz4_frame(25)));
     let sound = pages::compressed_data(1, Encoding::PLAIN, pages::lz4_frame(1), 4 * MIB);
     let bytes = pages::file("message m { required int32 x; }", Compression::LZ4, vec![vec![sound]]);
     assert_eq!(read(&bytes).unwrap(), batch_of_zero());

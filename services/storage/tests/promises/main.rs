@@ -8,6 +8,7 @@ mod columns;
 #[path = "../common/mod.rs"]
 mod common;
 mod datasets;
+mod footer_files;
 mod pruning;
 mod retries;
 mod snapshots;

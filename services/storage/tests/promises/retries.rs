@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::iter::repeat_n;
+use std::{iter::repeat_n, time::Duration};
 
 use arrow_array::RecordBatch;
 use forebay_storage::{Error, Location, Reader};
@@ -116,4 +116,21 @@ async fn a_server_that_never_answered_is_given_up_soon() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains(&url) && text.contains("after 5 retries"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_from_a_server_that_accepts_and_never_answers_ends_after_the_timeouts_of_its_attempts() {
+    let mut remote = Remote::new().await;
+    (remote.fixture.config.max_retries, remote.fixture.config.request_timeout) = (2, Duration::from_secs(20));
+    let location = Location::parse(&remote.server.url("a.parquet"), &remote.fixture.config).unwrap();
+    let snapshot = remote.fixture.take_at(&location).await.unwrap();
+    let reader = Reader::new(snapshot, location, &remote.fixture.state, remote.fixture.config.clone());
+    remote.server.hang();
+    let begin = tokio::time::Instant::now();
+    let error = read_all(&reader).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("/a.parquet"), "{error}");
+    // Three attempts, and at most 15 s before each retry.
+    let seconds = begin.elapsed().as_secs();
+    assert!((60..=90).contains(&seconds), "{seconds} s");
 }

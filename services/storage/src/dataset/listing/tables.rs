@@ -9,7 +9,11 @@ use object_store::{ObjectMeta, path::Path};
 
 use crate::{
     Error, Location,
-    store::{location::LocalReads, request::observed},
+    store::{
+        file_system::{FileSystem, Mounts},
+        location::LocalReads,
+        request::observed,
+    },
 };
 
 /// Folders in which the formats keep their logs.
@@ -76,10 +80,13 @@ async fn search(location: &Location, (folder, name): (Path, &'static str)) -> Re
 async fn search_local(location: &Location, reads: &LocalReads) -> Option<Table> {
     let searching = async {
         let permit = Arc::clone(&reads.parents).acquire_owned().await.ok()?;
-        let location = location.clone();
+        let (location, max_calls) = (location.clone(), reads.file_system_calls);
         let search = tokio::spawn(async move {
             let _permit = permit;
+            let mounts = Mounts::read();
             for log in logs(&location) {
+                let device = mounts.device(&std::path::Path::new("/").join(log.0.as_ref()));
+                let _call = FileSystem::of_device(device, max_calls).permit().await;
                 match search(&location, log).await {
                     Ok(None) => {}
                     Ok(found) => return found,

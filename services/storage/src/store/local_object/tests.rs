@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use object_store::ObjectStoreExt;
 
 use super::*;

@@ -1,0 +1,61 @@
+use arrow_array::{ArrayRef, Int64Array};
+use forebay_storage::{Location, State, take_snapshot};
+use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
+
+use super::*;
+use crate::Scheduling;
+
+const ROWS: usize = 50_000;
+const COLUMN_BYTES: u64 = 8 * ROWS as u64;
+
+/// A block of three columns of random values, which neither an encoding nor a compression makes shorter.
+async fn reader() -> Reader {
+    let mut random = fastrand::Rng::with_seed(1);
+    let columns = ["a", "gap", "b"].map(|name| {
+        let values = std::iter::repeat_with(|| random.i64(..)).take(ROWS);
+        (name, Arc::new(Int64Array::from_iter_values(values)) as ArrayRef)
+    });
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let (store, config) = (Arc::new(InMemory::new()), forebay_storage::Config::default());
+    let bytes = bytes::Bytes::from(writer.into_inner().unwrap());
+    store.put(&Path::from("data/a.parquet"), bytes.into()).await.unwrap();
+    let location = Location::with_store("memory://data", store, "data");
+    let state =
+        State::open(Location::with_store("memory://state", Arc::new(InMemory::new()), ""), None, &config);
+    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
+    Reader::new(Arc::new(snapshot), location, &state, config)
+}
+
+/// Bytes that are reserved while the columns are decoded.
+async fn reserved_for(columns: &[usize]) -> u64 {
+    let reader = reader().await;
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
+    let blocks = BlockReader::new(1 << 30, &Config::default(), pool);
+    let budget = blocks.budget.clone();
+    let what = BlockColumns { reader: &reader, block: 0, columns };
+    let decode = |chunks: Chunks| async move {
+        let rows: usize = chunks.map(|chunk| chunk.unwrap().num_rows()).sum();
+        Ok((rows, budget.reserved_bytes()))
+    };
+    let (rows, reserved) = blocks.read(what, Purpose::Window, Flow::new(), decode).await.unwrap();
+    assert_eq!((rows, blocks.budget.reserved_bytes()), (ROWS, 0));
+    reserved
+}
+
+#[tokio::test]
+async fn the_bytes_of_gaps_between_columns_are_reserved_with_the_block() {
+    // The chunks of three columns are fetched, and two are decoded.
+    let reserved = reserved_for(&[0, 2]).await;
+    assert!(reserved >= 3 * COLUMN_BYTES + 2 * COLUMN_BYTES, "{reserved} bytes");
+    assert!(reserved < 6 * COLUMN_BYTES, "{reserved} bytes");
+}
+
+#[tokio::test]
+async fn without_gaps_twice_the_size_of_a_block_is_reserved() {
+    let reserved = reserved_for(&[0, 1, 2]).await;
+    assert!((6 * COLUMN_BYTES..6 * COLUMN_BYTES + COLUMN_BYTES).contains(&reserved), "{reserved} bytes");
+}
