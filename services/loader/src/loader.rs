@@ -368,30 +368,13 @@ impl Loader {
     ///
     /// # Errors
     /// Returns the error of the first block that cannot be read.
-    pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
-        let blocks = job.snapshot().blocks().len();
-        let orders: Vec<_> = job.order.orders(job.train().epoch).collect();
-        let mut room = self.free_bytes();
-        // The first windows of all partitions are needed first.
-        let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);
-        let windows = windows.flat_map(|at| {
-            orders.iter().filter(move |order| at < order.windows()).map(move |order| order.window(at))
-        });
-        let needed = windows.flat_map(|window| window.blocks).copied();
-        let (mut fits, mut seen) = (Vec::new(), vec![false; blocks]);
-        for block in needed.filter(|block| job.is_needed(*block)) {
-            // A block can be in several partitions.
-            if std::mem::replace(&mut seen[block as usize], true) {
-                continue;
-            }
-            let bytes = job.bytes_of(&[block]);
-            if bytes > room {
-                break;
-            }
-            room -= bytes;
-            fits.push(block);
-        }
-        let mut warmed = LoadProgress { blocks: blocks as u64, blocks_done: 0, bytes: 0 };
+    pub async fn warm(&self, job: &Arc<Job>, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
+        let blocks = job.snapshot().blocks().len() as u64;
+        let (of, room) = (Arc::clone(job), self.free_bytes());
+        let flow = Flow::of(self.tenant);
+        let first = move || Ok(first_blocks(&of, room));
+        let fits = self.pool.run_for(flow, Priority::Interactive, first).await?;
+        let mut warmed = LoadProgress { blocks, blocks_done: 0, bytes: 0 };
         let mut frames = stream::iter(fits)
             .map(|block| self.windows.frame(job, block))
             .buffer_unordered(self.config.concurrent_blocks.max(1));
@@ -490,6 +473,31 @@ impl Loader {
     pub fn resident_bytes(&self) -> u64 {
         self.windows.memory().resident_bytes()
     }
+}
+
+/// Returns the blocks of a job in the order of its first epoch, until the frame of the next would exceed `room` bytes. O(blocks).
+fn first_blocks(job: &Job, mut room: u64) -> Vec<u32> {
+    let orders: Vec<_> = job.order.orders(job.train().epoch).collect();
+    // The first windows of all partitions are needed first.
+    let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);
+    let windows = windows.flat_map(|at| {
+        orders.iter().filter(move |order| at < order.windows()).map(move |order| order.window(at))
+    });
+    let needed = windows.flat_map(|window| window.blocks).copied();
+    let (mut fits, mut seen) = (Vec::new(), vec![false; job.snapshot().blocks().len()]);
+    for block in needed.filter(|block| job.is_needed(*block)) {
+        // A block can be in several partitions.
+        if std::mem::replace(&mut seen[block as usize], true) {
+            continue;
+        }
+        let bytes = job.bytes_of(&[block]);
+        if bytes > room {
+            break;
+        }
+        room -= bytes;
+        fits.push(block);
+    }
+    fits
 }
 
 fn no_disk() -> Error {

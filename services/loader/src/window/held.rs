@@ -244,3 +244,6 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
