@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use forebay_cache::{Disk, DiskConfig, Recovery, Weigh};
+use forebay_cache::{Disk, DiskConfig, FileSystem, Files, Recovery, Weigh};
 use forebay_plan::{Cursor, EpochOrder};
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
@@ -101,9 +101,24 @@ impl Loader {
         config: Config,
         pool: Pool,
     ) -> Result<(Self, Option<Recovery>), forebay_cache::Error> {
+        Self::open_over(Arc::new(FileSystem), memory_bytes, disk, config, pool)
+    }
+
+    /// As [`open_unrecovered`](Self::open_unrecovered), with replaceable file operations. For simulations.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_over(
+        files: Arc<dyn Files>,
+        memory_bytes: u64,
+        disk: Option<(&Path, DiskConfig)>,
+        config: Config,
+        pool: Pool,
+    ) -> Result<(Self, Option<Recovery>), forebay_cache::Error> {
         let forecast = NextUse::new();
         let open =
-            |(directory, config)| Disk::open_unrecovered(directory, config, Arc::new(forecast.clone()));
+            |(directory, config)| Disk::open_with(files, directory, config, Arc::new(forecast.clone()));
         let (disk, recovery) = disk.map(open).transpose()?.unzip();
         Ok((Self::over(memory_bytes, disk, forecast, config, pool), recovery))
     }
