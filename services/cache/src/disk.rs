@@ -40,6 +40,8 @@ mod state;
 mod tier;
 mod write;
 
+#[doc(hidden)]
+pub use self::files::{FileRange, FileSystem, Files, Listed};
 pub use self::{
     config::DiskConfig, error::Error, outcome::Outcome, read::Section, recover::Recovery, tier::Disk,
 };

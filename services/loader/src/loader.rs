@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use forebay_cache::{Disk, DiskConfig, Recovery, Weigh};
+use forebay_cache::{Disk, DiskConfig, FileSystem, Files, Recovery, Weigh};
 use forebay_plan::{Cursor, EpochOrder};
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
@@ -101,9 +101,24 @@ impl Loader {
         config: Config,
         pool: Pool,
     ) -> Result<(Self, Option<Recovery>), forebay_cache::Error> {
+        Self::open_over(Arc::new(FileSystem), memory_bytes, disk, config, pool)
+    }
+
+    /// As [`open_unrecovered`](Self::open_unrecovered), with replaceable file operations. For simulations.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_over(
+        files: Arc<dyn Files>,
+        memory_bytes: u64,
+        disk: Option<(&Path, DiskConfig)>,
+        config: Config,
+        pool: Pool,
+    ) -> Result<(Self, Option<Recovery>), forebay_cache::Error> {
         let forecast = NextUse::new();
         let open =
-            |(directory, config)| Disk::open_unrecovered(directory, config, Arc::new(forecast.clone()));
+            |(directory, config)| Disk::open_with(files, directory, config, Arc::new(forecast.clone()));
         let (disk, recovery) = disk.map(open).transpose()?.unzip();
         Ok((Self::over(memory_bytes, disk, forecast, config, pool), recovery))
     }
@@ -376,30 +391,13 @@ impl Loader {
     ///
     /// # Errors
     /// Returns the error of the first block that cannot be read.
-    pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
-        let blocks = job.snapshot().blocks().len();
-        let orders: Vec<_> = job.order.orders(job.train().epoch).collect();
-        let mut room = self.free_bytes();
-        // The first windows of all partitions are needed first.
-        let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);
-        let windows = windows.flat_map(|at| {
-            orders.iter().filter(move |order| at < order.windows()).map(move |order| order.window(at))
-        });
-        let needed = windows.flat_map(|window| window.blocks).copied();
-        let (mut fits, mut seen) = (Vec::new(), vec![false; blocks]);
-        for block in needed.filter(|block| job.is_needed(*block)) {
-            // A block can be in several partitions.
-            if std::mem::replace(&mut seen[block as usize], true) {
-                continue;
-            }
-            let bytes = job.bytes_of(&[block]);
-            if bytes > room {
-                break;
-            }
-            room -= bytes;
-            fits.push(block);
-        }
-        let mut warmed = LoadProgress { blocks: blocks as u64, blocks_done: 0, bytes: 0 };
+    pub async fn warm(&self, job: &Arc<Job>, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
+        let blocks = job.snapshot().blocks().len() as u64;
+        let (of, room) = (Arc::clone(job), self.free_bytes());
+        let flow = Flow::of(self.tenant);
+        let first = move || Ok(first_blocks(&of, room));
+        let fits = self.pool.run_for(flow, Priority::Interactive, first).await?;
+        let mut warmed = LoadProgress { blocks, blocks_done: 0, bytes: 0 };
         let mut frames = stream::iter(fits)
             .map(|block| self.windows.frame(job, block))
             .buffer_unordered(self.config.concurrent_blocks.max(1));
@@ -498,6 +496,31 @@ impl Loader {
     pub fn resident_bytes(&self) -> u64 {
         self.windows.memory().resident_bytes()
     }
+}
+
+/// Returns the blocks of a job in the order of its first epoch, until the frame of the next would exceed `room` bytes. O(blocks).
+fn first_blocks(job: &Job, mut room: u64) -> Vec<u32> {
+    let orders: Vec<_> = job.order.orders(job.train().epoch).collect();
+    // The first windows of all partitions are needed first.
+    let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);
+    let windows = windows.flat_map(|at| {
+        orders.iter().filter(move |order| at < order.windows()).map(move |order| order.window(at))
+    });
+    let needed = windows.flat_map(|window| window.blocks).copied();
+    let (mut fits, mut seen) = (Vec::new(), vec![false; job.snapshot().blocks().len()]);
+    for block in needed.filter(|block| job.is_needed(*block)) {
+        // A block can be in several partitions.
+        if std::mem::replace(&mut seen[block as usize], true) {
+            continue;
+        }
+        let bytes = job.bytes_of(&[block]);
+        if bytes > room {
+            break;
+        }
+        room -= bytes;
+        fits.push(block);
+    }
+    fits
 }
 
 fn no_disk() -> Error {

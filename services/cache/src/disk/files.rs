@@ -15,35 +15,67 @@ use crate::private;
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// Blocking file operations.
-pub(crate) trait Files: Send + Sync + 'static {
+pub trait Files: Send + Sync + 'static {
     /// Creates a folder and its parents if they are missing. Other users cannot access a new folder.
+    ///
+    /// # Errors
+    /// The error of the file system.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
+
     /// Writes a file that consists of `parts`, replacing an existing one. Other users cannot access a new file.
+    ///
+    /// # Errors
+    /// The error of the file system, also after a part of the file was written.
     fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()>;
+
+    /// Renames a file, replacing an existing one.
+    ///
+    /// # Errors
+    /// The error of the file system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Opens the file, fills each of `ranges` and closes it.
+    ///
+    /// # Errors
+    /// The error of the file system; `UnexpectedEof` if a range exceeds the file.
     fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> io::Result<()>;
+
+    /// Deletes a file.
+    ///
+    /// # Errors
+    /// The error of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Returns the entries of a folder, in any order.
+    ///
+    /// # Errors
+    /// The error of the file system.
     fn list(&self, folder: &Path) -> io::Result<Vec<Listed>>;
 }
 
 /// A range of a file and its destination.
-pub(crate) struct FileRange<'a> {
-    pub(crate) offset: u64,
-    pub(crate) bytes: &'a mut [u8],
+pub struct FileRange<'a> {
+    /// Position in the file, in bytes.
+    pub offset: u64,
+    /// Destination, which is filled completely.
+    pub bytes: &'a mut [u8],
 }
 
 /// An entry of a folder.
 #[derive(Debug)]
-pub(crate) struct Listed {
-    pub(crate) name: OsString,
-    pub(crate) is_folder: bool,
-    pub(crate) bytes: u64,
-    pub(crate) modified: SystemTime,
+pub struct Listed {
+    /// Name in the folder.
+    pub name: OsString,
+    /// True for a folder.
+    pub is_folder: bool,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Time of the last change.
+    pub modified: SystemTime,
 }
 
 /// File operations of the local file system.
-pub(crate) struct FileSystem;
+pub struct FileSystem;
 
 impl Files for FileSystem {
     fn create_folder(&self, path: &Path) -> io::Result<()> {

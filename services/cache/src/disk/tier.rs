@@ -89,8 +89,12 @@ impl Disk {
         Self::open_with(Arc::new(FileSystem), directory, config, forecast)
     }
 
-    /// As [`open_unrecovered`](Self::open_unrecovered), with replaceable file operations.
-    pub(crate) fn open_with(
+    /// As [`open_unrecovered`](Self::open_unrecovered), with replaceable file operations. For tests and simulations.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_with(
         files: Arc<dyn Files>,
         directory: &Path,
         config: DiskConfig,

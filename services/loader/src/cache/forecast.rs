@@ -14,7 +14,11 @@ use forebay_plan::EpochOrder;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 
-use crate::{Job, frame::FrameKey};
+use crate::{
+    Job,
+    cpu::off_io::{LongWork, assert_off_io_threads},
+    frame::FrameKey,
+};
 
 /// Time for which an ended stream is expected to continue with its next epoch.
 const LINGER: Duration = Duration::from_secs(600);
@@ -322,6 +326,7 @@ struct Starts(Box<[(u32, u64)]>);
 
 impl Starts {
     fn of(job: &Job, order: &EpochOrder) -> Self {
+        assert_off_io_threads(LongWork::WindowStarts);
         let windows = (0..order.windows()).map(|window| order.window(window));
         let starts = windows.flat_map(|window| {
             let start = window.positions.start;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     Error, View,
+    cpu::off_io::{LongWork, assert_off_io_threads},
     selection::groups::RunsBuilder,
     view::{Nulls, Output, TensorSource, TensorValues, tensor},
 };
@@ -83,6 +84,7 @@ impl FrameBuilder {
     /// - [`Error::TooLarge`] if the values exceed the maximum size of the frame.
     /// - [`Error::Internal`] for more rows than announced.
     pub fn append(&mut self, chunk: &RecordBatch) -> Result<(), Error> {
+        assert_off_io_threads(LongWork::Frame);
         let start = self.frame.rows;
         let end = start + chunk.num_rows();
         if end > self.rows {

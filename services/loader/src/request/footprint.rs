@@ -6,7 +6,10 @@ use forebay_plan::EpochOrder;
 use forebay_storage::Snapshot;
 
 use super::rows::JobRows;
-use crate::View;
+use crate::{
+    View,
+    cpu::off_io::{LongWork, assert_off_io_threads},
+};
 
 /// Correction of 1.
 const UNIT: u64 = 16;
@@ -24,6 +27,7 @@ pub(crate) struct Footprint {
 impl Footprint {
     /// Estimates the frames of all blocks of `snapshot` in `view`.
     pub(crate) fn new(snapshot: &Snapshot, view: &View, rows: &JobRows) -> Self {
+        assert_off_io_threads(LongWork::FrameSizes);
         let frame = |block: u32| {
             let bytes = rows
                 .of_frame(block)
@@ -64,6 +68,7 @@ impl Footprint {
 
     /// Size of the largest window of an order, in bytes.
     pub(crate) fn window_bytes(&self, order: &EpochOrder) -> u64 {
+        assert_off_io_threads(LongWork::WindowSums);
         let windows = (0..order.windows()).map(|window| self.bytes_of(order.window(window).blocks));
         windows.max().unwrap_or(0)
     }

@@ -11,6 +11,7 @@ use forebay_storage::cache_key;
 use parking_lot::Mutex;
 
 use super::{packing::Packing, rows::JobRows};
+use crate::cpu::off_io::{LongWork, assert_off_io_threads};
 
 /// Order of a job: which items each batch takes, for any epoch.
 #[derive(Debug)]
@@ -93,6 +94,7 @@ impl JobOrder {
     /// Returns the order of a partition in `epoch` for the given shuffle. Windows are given in rows, even if the order counts
     /// groups.
     pub(crate) fn shuffled(&self, shuffle: Shuffle, partition: u32, epoch: u64) -> EpochOrder {
+        assert_off_io_threads(LongWork::Order);
         let shuffle = match shuffle {
             Shuffle::Window { rows, keep_block_order } => {
                 Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), keep_block_order }

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::quoted::{quoted, quoted_list};
 use crate::{
     Counts, View,
+    cpu::off_io::{LongWork, assert_off_io_threads},
     selection::groups::{BlockRows, Groups},
 };
 
@@ -30,6 +31,7 @@ pub(crate) struct JobRows {
 impl JobRows {
     /// Rows of `snapshot` as `counts` give them; all rows without counts.
     pub(crate) fn new(snapshot: &Snapshot, counts: Option<&Counts>) -> Self {
+        assert_off_io_threads(LongWork::Rows);
         let kept: Arc<[u32]> = match counts {
             None => snapshot.blocks().iter().map(|block| block.rows).collect(),
             Some(counts) => Arc::clone(counts.rows()),

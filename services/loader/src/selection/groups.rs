@@ -10,7 +10,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::group_lengths::Lengths;
-use crate::Error;
+use crate::{
+    Error,
+    cpu::off_io::{LongWork, assert_off_io_threads},
+};
 
 /// Encodes the keys of rows as bytes, which are equal exactly for equal keys. Nulls are equal to each other, and so are
 /// NaNs with the same bits.
@@ -118,6 +121,7 @@ pub(crate) struct Groups {
 impl Groups {
     /// Joins runs that continue from one block to the next. No row is kept of a block that is `None`.
     pub(crate) fn joined(blocks: impl Iterator<Item = Option<Runs>>) -> Self {
+        assert_off_io_threads(LongWork::Groups);
         let (mut begun, mut heads, mut longest) = (Vec::new(), Vec::new(), 0);
         let (mut lengths, mut permit): (Option<Vec<u32>>, Option<OwnedSemaphorePermit>) = (None, None);
         // Key and number of rows of the last group of the previous block.

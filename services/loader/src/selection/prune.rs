@@ -6,7 +6,10 @@ use arrow_array::Array;
 use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use forebay_storage::{Block, Reader, Statistics};
 
-use crate::{Error, Flow, Pool, Priority};
+use crate::{
+    Error, Flow, Pool, Priority,
+    cpu::off_io::{LongWork, assert_off_io_threads},
+};
 
 /// Maximum number of filter nodes evaluated per block, over all row ranges. Above this limit the block is read instead.
 const MAX_EVALUATED: usize = 1 << 20;
@@ -116,6 +119,7 @@ impl Known {
     /// Number of rows that `filter` keeps, or `None` if the statistics do not decide every row. The row ranges of
     /// different columns may have different ends. Between two consecutive ends, each column is in a single range.
     fn kept_rows(&self, filter: &Expression) -> Option<u32> {
+        assert_off_io_threads(LongWork::Metadata);
         let mut ends: Vec<u32> = self.columns.iter().flat_map(|(_, known)| &known.ends).copied().collect();
         ends.push(self.rows);
         ends.sort_unstable();

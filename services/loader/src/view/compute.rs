@@ -11,7 +11,13 @@ use super::{
     nulls::pushed_down_column,
     source::{Source, reads},
 };
-use crate::{Error, View, cpu::turns::TurnCost};
+use crate::{
+    Error, View,
+    cpu::{
+        off_io::{LongWork, assert_off_io_threads},
+        turns::TurnCost,
+    },
+};
 
 /// Computes `columns` for the rows of `chunk`, which holds the stored columns `reads`. `place` identifies the rows in
 /// errors. A turn of the CPU thread ends between expressions, and between slices of the rows, whenever `turn` is full.
@@ -22,6 +28,7 @@ pub(crate) async fn compute(
     place: &str,
     turn: &mut TurnCost,
 ) -> Result<Vec<ArrayRef>, Error> {
+    assert_off_io_threads(LongWork::Expressions);
     let at = |column: usize| {
         let found = reads.iter().position(|read| *read == column);
         found.ok_or_else(|| Error::Internal(format!("{place}: column {column} was not read")))

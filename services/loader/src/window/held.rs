@@ -260,3 +260,6 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,7 @@ fn f64s(column: u64, rows: usize) -> Float64Array {
 }
 
 fn nulls(column: u64) -> NullBuffer {
-    (0..ROWS).map(|row| number(column, row) % 5 != 0).collect()
+    (0..ROWS).map(|row| !number(column, row).is_multiple_of(5)).collect()
 }
 
 fn rows() -> RecordBatch {

@@ -111,15 +111,18 @@ fn partitioned(partitions: u64, request: Train) -> Train {
     Train { shuffle, ..request }
 }
 
-/// A request that takes a quarter of each batch from the rows from 1,500 on, and the others from the rows before.
+/// First row of the other dataset of a mixture.
+const FIRST_MIXED: i64 = 1500;
+
+/// A request that takes a quarter of each batch from the rows from [`FIRST_MIXED`] on, and the others from the rows before.
 fn mixture(order: Train) -> Train {
     Train {
-        filter: "id < 1500".into(),
+        filter: format!("id < {FIRST_MIXED}"),
         columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
         mix: vec![Mixed {
             dataset: "d".into(),
             fraction: 0.25,
-            filter: "id >= 1500".into(),
+            filter: format!("id >= {FIRST_MIXED}"),
             ..Mixed::default()
         }],
         ..order
@@ -162,12 +165,15 @@ async fn without_faults(train: &Train) -> Expected {
         while let Some(batch) = batches.next().await {
             let (metadata, batch) = batch.unwrap();
             digests.push(digest(&metadata, &batch));
-            ids.push((metadata.epoch, ids_of(&metadata, &batch, &job)));
+            let at = (metadata.epoch, metadata.step, metadata.rank);
+            ids.push((at, ids_of(&metadata, &batch, &job)));
         }
         streams.push(digests);
     }
-    if train.mix.is_empty() {
-        check_rows(&job, &ids);
+    ids.sort_unstable();
+    match train.mix.is_empty() {
+        true => check_rows(&job, &ids),
+        false => check_mixture(&job, &ids),
     }
     // A loader with almost no memory says what the job needs.
     let tiny = Loader::new(1, Config::default(), Pool::simulated(1, || Duration::ZERO));
@@ -177,13 +183,63 @@ async fn without_faults(train: &Train) -> Expected {
     Expected { streams, window_bytes }
 }
 
+/// Ids of a batch, with its epoch, step and rank.
+type BatchIds = ((u64, u64, u64), Vec<i64>);
+
 /// Checks that each epoch has each kept row once.
-fn check_rows(job: &Job, ids: &[(u64, Vec<i64>)]) {
+fn check_rows(job: &Job, ids: &[BatchIds]) {
     for epoch in 0..job.train().epochs.unwrap_or(1) {
-        let of_epoch = ids.iter().filter(|(of, _)| *of == epoch);
-        let mut of_epoch: Vec<i64> = of_epoch.flat_map(|(_, ids)| ids.iter().copied()).collect();
-        of_epoch.sort_unstable();
-        assert!(of_epoch.windows(2).all(|ids| ids[0] < ids[1]), "a row was delivered twice");
-        assert_eq!(of_epoch.len() as u64, job.epoch_rows(), "rows of epoch {epoch}");
+        assert_eq!(different(of_epoch(ids, epoch)), job.epoch_rows(), "rows of epoch {epoch}");
     }
+}
+
+/// Ids of the rows of an epoch, in the order of the global batches.
+fn of_epoch(ids: &[BatchIds], epoch: u64) -> impl Iterator<Item = i64> {
+    ids.iter().filter(move |((of, ..), _)| *of == epoch).flat_map(|(_, ids)| ids.iter().copied())
+}
+
+/// Number of ids, which have to be different.
+fn different(ids: impl Iterator<Item = i64>) -> u64 {
+    let mut ids: Vec<i64> = ids.collect();
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|ids| ids[0] < ids[1]), "a row was delivered twice");
+    ids.len() as u64
+}
+
+/// Checks that each epoch of a mixture has a whole number of steps of different rows of its own dataset, and that no row of the
+/// other dataset repeats before all rows of its partition were delivered.
+fn check_mixture(job: &Job, ids: &[BatchIds]) {
+    let train = job.train();
+    let per_step = train.batch_size * train.world_size.unwrap_or(1);
+    for epoch in 0..train.epochs.unwrap_or(1) {
+        let own = different(of_epoch(ids, epoch).filter(|id| *id < FIRST_MIXED));
+        assert_eq!(own, job.steps() * per_step / 4 * 3, "rows of the own dataset in epoch {epoch}");
+    }
+    let mixed: Vec<i64> =
+        ids.iter().flat_map(|(_, ids)| ids).copied().filter(|id| *id >= FIRST_MIXED).collect();
+    let mut times = vec![0_u64; (ROWS - FIRST_MIXED) as usize];
+    mixed.iter().for_each(|id| times[(id - FIRST_MIXED) as usize] += 1);
+    assert_eq!(mixed.len() as u64, train.epochs.unwrap_or(1) * job.steps() * per_step / 4);
+    let partitions = train.shuffle.and_then(|shuffle| shuffle.partitions).unwrap_or(1);
+    let (rows, taken) = (times.len() as u64, mixed.len() as u64 / partitions);
+    times.sort_unstable();
+    let is_in_turn = match partitions {
+        1 => times == in_turn(taken, rows),
+        // The test does not know which rows are in which partition, only that there are two.
+        _ => (1..rows).any(|first| {
+            let mut expected = [in_turn(taken, first), in_turn(taken, rows - first)].concat();
+            expected.sort_unstable();
+            times == expected
+        }),
+    };
+    assert!(is_in_turn, "rows of the other dataset were delivered {times:?} times");
+    if partitions == 1 {
+        let rounds = mixed.chunks(rows as usize).map(|round| different(round.iter().copied()));
+        assert_eq!(rounds.sum::<u64>(), mixed.len() as u64);
+    }
+}
+
+/// Number of deliveries of each of `rows` rows if `taken` rows are taken in rounds, in ascending order.
+fn in_turn(taken: u64, rows: u64) -> Vec<u64> {
+    (0..rows).map(|row| taken / rows + u64::from(row >= rows - taken % rows)).collect()
 }

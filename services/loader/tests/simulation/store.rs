@@ -1,4 +1,4 @@
-//! Object store with delays and errors from a seed.
+//! Object store with delays, hangs and errors from a seed.
 
 use std::{
     fmt,
@@ -15,13 +15,16 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory, path::Path,
 };
+use tokio::time::{sleep, timeout};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// Maximum number of errors per run, so that every run ends.
 const MAX_ERRORS: u32 = 6;
+/// Time after which a request that hangs is an error. The clients of real stores give up after `storage.retry_timeout`.
+const DEADLINE: Duration = Duration::from_secs(600);
 
-/// An in-memory store whose answers are late, or errors, as a seed says.
+/// An in-memory store whose answers are late, errors, or never come, as a seed says.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
     inner: Arc<InMemory>,
@@ -37,6 +40,37 @@ struct Faults {
     delay_ms: u64,
     errors: u32,
     error_share: f64,
+    hung: u32,
+}
+
+/// Answer of the store to one request.
+#[derive(Clone, Copy)]
+enum Fate {
+    Succeeds(Duration),
+    Fails(Duration),
+    Hangs,
+}
+
+impl Faults {
+    fn next(&mut self) -> Fate {
+        let usual = self.delay_ms * 2;
+        let draw = self.random.u32(..400);
+        let may_fail = self.errors < MAX_ERRORS;
+        if draw == 2 && may_fail && self.error_share > 0.0 {
+            (self.errors, self.hung) = (self.errors + 1, self.hung + 1);
+            return Fate::Hangs;
+        }
+        let delay = match draw {
+            // An answer that takes so long that every other stream moves on.
+            0..2 => Duration::from_secs(self.random.u64(20..400)),
+            _ => Duration::from_millis(self.random.u64(0..=usual)),
+        };
+        if self.random.f64() < self.error_share && may_fail {
+            self.errors += 1;
+            return Fate::Fails(delay);
+        }
+        Fate::Succeeds(delay)
+    }
 }
 
 impl FaultyStore {
@@ -44,7 +78,7 @@ impl FaultyStore {
         let mut random = fastrand::Rng::with_seed(seed);
         let delay_ms = [0, 1, 30, 500][random.usize(..4)];
         let error_share = [0.0, 0.0, 0.01, 0.1][random.usize(..4)];
-        let faults = Mutex::new(Faults { random, delay_ms, errors: 0, error_share });
+        let faults = Mutex::new(Faults { random, delay_ms, errors: 0, error_share, hung: 0 });
         Self { inner, faults, active: AtomicBool::new(false) }
     }
 
@@ -58,30 +92,30 @@ impl FaultyStore {
         self.faults.lock().unwrap().errors
     }
 
+    /// Number of requests that hung so far.
+    pub(crate) fn hung(&self) -> u32 {
+        self.faults.lock().unwrap().hung
+    }
+
     async fn answer(&self) -> Result<()> {
         if !self.active.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let (delay, fails) = {
-            let mut faults = self.faults.lock().unwrap();
-            let usual = faults.delay_ms * 2;
-            let delay = match faults.random.u32(..200) {
-                // An answer that takes so long that every other stream moves on.
-                0 => Duration::from_secs(faults.random.u64(20..400)),
-                _ => Duration::from_millis(faults.random.u64(0..=usual)),
-            };
-            let fails = faults.random.f64() < faults.error_share && faults.errors < MAX_ERRORS;
-            faults.errors += u32::from(fails);
-            (delay, fails)
-        };
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        match fails {
-            true => {
-                Err(object_store::Error::Generic { store: "simulated", source: "an injected error".into() })
+        let fate = self.faults.lock().unwrap().next();
+        let answer = async {
+            match fate {
+                Fate::Hangs => std::future::pending().await,
+                Fate::Succeeds(delay) | Fate::Fails(delay) if !delay.is_zero() => sleep(delay).await,
+                Fate::Succeeds(_) | Fate::Fails(_) => {}
             }
-            false => Ok(()),
+        };
+        let error = |source: &'static str| {
+            Err(object_store::Error::Generic { store: "simulated", source: source.into() })
+        };
+        match (timeout(DEADLINE, answer).await, fate) {
+            (Err(_), _) => error("an injected request that hangs"),
+            (Ok(()), Fate::Fails(_)) => error("an injected error"),
+            (Ok(()), _) => Ok(()),
         }
     }
 }

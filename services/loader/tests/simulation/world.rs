@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_cache::DiskConfig;
+use forebay_cache::{DiskConfig, Files};
 use forebay_loader::{Batches, Config, DiskWrites, Error, Loader, Pool, Purpose};
 use forebay_proto::v1::Train;
 use forebay_storage::Reader;
@@ -18,9 +18,10 @@ use tokio::{
     task::LocalSet,
     time::{Instant, sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
+    disk::{DiskFaults, DiskTimes, FaultyFiles},
     requests::{Expected, ROWS, digest, encoded, expected, file_count, new_store, path_of, reader, request},
     store::FaultyStore,
 };
@@ -31,13 +32,18 @@ const PATIENCE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Events of a run, in order.
 pub(crate) struct Run {
     pub(crate) trace: Vec<String>,
-    /// True if a loader was started over files of an earlier one.
-    pub(crate) recovers_files: bool,
     batches: u64,
     errors: u64,
     restarts: u64,
     cancelled: u64,
     changed: u64,
+    /// Requests to the store that hung.
+    hung: u64,
+    disk: DiskFaults,
+    /// Maximum number of bytes over the memory budget.
+    over_bytes: u64,
+    /// Maximum of the same, in thousandths of the budget.
+    over_thousandths: u64,
 }
 
 /// Sums over all runs.
@@ -48,6 +54,10 @@ pub(crate) struct Totals {
     restarts: u64,
     cancelled: u64,
     changed: u64,
+    hung: u64,
+    disk: DiskFaults,
+    over_bytes: u64,
+    over_thousandths: u64,
 }
 
 impl Totals {
@@ -57,16 +67,28 @@ impl Totals {
         self.restarts += run.restarts;
         self.cancelled += run.cancelled;
         self.changed += run.changed;
+        self.hung += run.hung;
+        self.disk.add(run.disk);
+        self.over_bytes = self.over_bytes.max(run.over_bytes);
+        self.over_thousandths = self.over_thousandths.max(run.over_thousandths);
+    }
+
+    /// True if every kind of fault has occurred.
+    pub(crate) fn has_all_faults(&self) -> bool {
+        let Self { errors, restarts, cancelled, changed, hung, disk, .. } = self;
+        [errors, restarts, cancelled, changed, hung].iter().all(|count| **count > 0) && disk.are_complete()
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { batches, errors, restarts, cancelled, changed } = self;
+        let Self { batches, errors, restarts, cancelled, changed, hung, disk, over_bytes, over_thousandths } =
+            self;
         write!(
             f,
             "{batches} batches, {errors} streams with an error, {cancelled} cancelled, {restarts} restarts, \
-             {changed} streams ended by a changed file"
+             {changed} streams ended by a changed file, {hung} requests to the store hung, {disk}, at most {over_bytes} bytes and \
+             {over_thousandths} thousandths over the memory budget"
         )
     }
 }
@@ -76,7 +98,7 @@ struct World {
     store: Arc<FaultyStore>,
     reader: Reader,
     limits: Limits,
-    folder: Option<TempDir>,
+    disk: Option<SimulatedDisk>,
     /// The server's loader; `None` while it restarts.
     loader: RefCell<Option<Loader>>,
     /// Number of restarts, and a token that the next one cancels.
@@ -88,11 +110,35 @@ struct World {
     started: Instant,
 }
 
+/// Folder of the disk cache and its faults, which outlive a restart.
+struct SimulatedDisk {
+    folder: TempDir,
+    files: Arc<FaultyFiles>,
+    /// True if streams run while a restarted loader recovers the files of the earlier one.
+    recovers_in_background: bool,
+    recovery: RefCell<Option<AbortOnDropHandle<()>>>,
+}
+
+impl SimulatedDisk {
+    fn new(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Arc::new(FaultyFiles::new(folder.path(), seed));
+        Self { folder, files, recovers_in_background: seed.is_multiple_of(2), recovery: RefCell::default() }
+    }
+
+    /// Starts the faults. All blocking work of the run is work of the disk.
+    fn activate(&self, seed: u64) {
+        self.files.activate();
+        let (mut times, files) = (DiskTimes::new(seed), Arc::clone(&self.files));
+        forebay_cache::simulate_blocking_work(move || times.next(&files));
+    }
+}
+
 /// Limits of the server.
 #[derive(Clone)]
 struct Limits {
     memory_bytes: u64,
-    disk_bytes: u64,
+    disk: Option<DiskConfig>,
     workers: usize,
     config: Config,
     seed: u64,
@@ -132,34 +178,40 @@ async fn simulate(seed: u64, mut random: fastrand::Rng, jobs: Vec<Requested>) ->
     let store = Arc::new(FaultyStore::new(Arc::clone(&inner), random.u64(..)));
     let reader = reader(store.clone(), forebay_storage::Config::default()).await;
     let limits = limits(&mut random, &jobs);
-    let folder = (limits.disk_bytes > 0).then(|| tempfile::tempdir().unwrap());
+    let disk = limits.disk.is_some().then(|| SimulatedDisk::new(random.u64(..)));
     let world = Rc::new(World {
         store,
         reader,
         limits,
-        folder,
+        disk,
         loader: RefCell::default(),
         restarts: RefCell::default(),
         has_changed_file: Cell::default(),
         has_ended: Cell::default(),
         run: RefCell::new(Run {
             trace: Vec::new(),
-            recovers_files: false,
             batches: 0,
             errors: 0,
             restarts: 0,
             cancelled: 0,
             changed: 0,
+            hung: 0,
+            disk: DiskFaults::default(),
+            over_bytes: 0,
+            over_thousandths: 0,
         }),
         started: Instant::now(),
     });
     world.start(seed).await;
     world.store.activate();
+    if let Some(disk) = &world.disk {
+        disk.activate(random.u64(..));
+    }
     for job in &jobs {
         world.note(&format!("job {}: {:?}", job.name, job.train));
     }
     let limits = world.limits.clone();
-    world.note(&format!("memory {}, disk {}, {:?}", limits.memory_bytes, limits.disk_bytes, limits.config));
+    world.note(&format!("memory {}, disk {:?}, {:?}", limits.memory_bytes, limits.disk, limits.config));
     let mut consumers = Vec::new();
     for job in jobs {
         let job = Rc::new(job);
@@ -186,7 +238,9 @@ async fn simulate(seed: u64, mut random: fastrand::Rng, jobs: Vec<Requested>) ->
     events.await.unwrap();
     world.check_released(seed).await;
     let world = Rc::into_inner(world).expect("all consumers have ended");
-    world.run.into_inner()
+    let World { run, store, disk, .. } = world;
+    let disk = disk.map(|disk| disk.files.faults()).unwrap_or_default();
+    Run { hung: store.hung().into(), disk, ..run.into_inner() }
 }
 
 /// Random limits under which the jobs are admitted.
@@ -199,7 +253,13 @@ fn limits(random: &mut fastrand::Rng, jobs: &[Requested]) -> Limits {
         3 => largest * 4,
         _ => 1 << 30,
     };
-    let disk_bytes = [0, 0, 1 << 14, 1 << 17, 1 << 26][random.usize(..5)];
+    let disk_bytes = [None, Some(1 << 14), Some(1 << 17), Some(1 << 26)][random.usize(..4)];
+    let disk = disk_bytes.map(|disk_bytes| DiskConfig {
+        capacity_bytes: Some(disk_bytes),
+        max_write_queue_bytes: [1 << 13, 1 << 28][random.usize(..2)],
+        concurrent_reads: [1, 16][random.usize(..2)],
+        ..DiskConfig::default()
+    });
     let config = Config {
         decode_bytes: [None, Some(1), Some(1 << 14)][random.usize(..3)],
         concurrent_blocks: [1, 3, 64][random.usize(..3)],
@@ -212,7 +272,7 @@ fn limits(random: &mut fastrand::Rng, jobs: &[Requested]) -> Limits {
     };
     Limits {
         memory_bytes: memory_bytes.max(1),
-        disk_bytes,
+        disk,
         workers: random.usize(1..=3),
         config,
         seed: random.u64(..),
@@ -249,7 +309,7 @@ impl World {
 
     /// Starts a loader. Waits until an earlier one has released the directory.
     async fn start(&self, seed: u64) {
-        let Limits { memory_bytes, disk_bytes, workers, config, seed: of_pool } = self.limits.clone();
+        let Limits { memory_bytes, disk: disk_config, workers, config, seed: of_pool } = self.limits.clone();
         let random = Mutex::new(fastrand::Rng::with_seed(of_pool ^ self.restarts.borrow().0));
         let duration = move || {
             let mut random = random.lock().unwrap();
@@ -260,16 +320,27 @@ impl World {
             }
         };
         let pool = Pool::simulated(workers, duration);
-        let Some(folder) = &self.folder else {
+        let (Some(disk), Some(disk_config)) = (&self.disk, disk_config) else {
             self.loader.replace(Some(Loader::new(memory_bytes, config, pool)));
             return;
         };
-        for _ in 0..10_000 {
-            let disk = DiskConfig { capacity_bytes: Some(disk_bytes), ..DiskConfig::default() };
-            match Loader::open(memory_bytes, Some((folder.path(), disk)), config.clone(), pool.clone()) {
-                Err(forebay_cache::Error::InUse { .. }) => sleep(Duration::from_millis(100)).await,
+        // Operations that hang hold the folder. Some wait for others.
+        for _ in 0..100_000 {
+            let folder = Some((disk.folder.path(), disk_config.clone()));
+            let files = Arc::clone(&disk.files) as Arc<dyn Files>;
+            match Loader::open_over(files, memory_bytes, folder, config.clone(), pool.clone()) {
+                Err(forebay_cache::Error::InUse { .. }) => sleep(Duration::from_millis(500)).await,
                 opened => {
-                    self.loader.replace(Some(opened.unwrap()));
+                    let (loader, recovery) = opened.unwrap();
+                    self.loader.replace(Some(loader));
+                    match (recovery, disk.recovers_in_background) {
+                        (Some(recovery), true) => {
+                            let recovering = tokio::spawn(recovery.run_in_background());
+                            disk.recovery.replace(Some(AbortOnDropHandle::new(recovering)));
+                        }
+                        (Some(recovery), false) => recovery.run(),
+                        (None, _) => {}
+                    }
                     return;
                 }
             }
@@ -280,8 +351,10 @@ impl World {
     async fn restart(&self) {
         self.note("restart");
         self.run.borrow_mut().restarts += 1;
-        self.run.borrow_mut().recovers_files |= self.folder.is_some();
         self.loader.replace(None);
+        if let Some(disk) = &self.disk {
+            disk.recovery.take();
+        }
         let (count, running) = self.restarts.take();
         self.restarts.replace((count + 1, CancellationToken::new()));
         running.cancel();
@@ -294,7 +367,7 @@ impl World {
             if let Some(loader) = self.loader.borrow().as_ref() {
                 return loader.clone();
             }
-            sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -302,10 +375,16 @@ impl World {
     fn check_budget(&self, loader: &Loader) {
         let Limits { memory_bytes, .. } = self.limits;
         let (reserved, resident) = (loader.reserved_bytes(), loader.resident_bytes());
-        // Footers give the mean size of strings and lists only.
+        // Footers give the size of encoded strings and lists, which can be smaller than that of the values. The blocks of this
+        // dataset have a few kilobytes, so that this part is large in relation to a small budget. The summary of all seeds
+        // has the maximum: 41 kB, or half of the smallest budgets.
         let most = memory_bytes + memory_bytes / 4 + (64 << 10);
         assert!(reserved <= most, "{reserved} bytes are reserved of {memory_bytes}");
         assert!(resident <= most, "{resident} bytes are resident of {memory_bytes}");
+        let over_bytes = reserved.max(resident).saturating_sub(memory_bytes);
+        let mut run = self.run.borrow_mut();
+        run.over_bytes = run.over_bytes.max(over_bytes);
+        run.over_thousandths = run.over_thousandths.max(over_bytes * 1000 / memory_bytes);
     }
 
     /// Checks that nothing is held after the last stream.
