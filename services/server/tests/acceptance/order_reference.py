@@ -1,10 +1,13 @@
-"""The order of the specification (docs/reference/protocol.md#order), written a second time: blocks of ids to global batches."""
+"""The order of the specification (docs/reference/protocol.md#order), written a second time: blocks of ids to global batches.
+
+Also groups, packs and mixtures, and the distinct rows of a batch (docs/how-to/views.md#dedupe-send-repeated-values-once).
+"""
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import Iterator
+from typing import Hashable, Iterator, Sequence
 
 import numpy as np
 import xxhash
@@ -114,3 +117,63 @@ def steps(orders: list[np.ndarray], batch_size: int, world_size: int, remainder:
         batch = np.concatenate([order[before : before + end - first] for order, (first, end) in zip(orders, taken)])
         result.append([batch[r * rows // world_size : (r + 1) * rows // world_size] for r in range(world_size)])
     return result
+
+
+def groups(keys: Sequence[Hashable], blocks: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The ids of each group, and the numbers of the groups that begin in each block. `keys` are those of all ids. A group is a
+    run of equal keys in the order of the blocks, and can end in a later block."""
+    found: list[list[int]] = []
+    begun: list[list[int]] = [[] for _ in blocks]
+    previous: Hashable = object()
+    for number, block in enumerate(blocks):
+        for row in block.tolist():
+            if keys[row] != previous:
+                begun[number].append(len(found))
+                found.append([])
+            found[-1].append(row)
+            previous = keys[row]
+    return [np.array(group) for group in found], [np.array(numbers, np.int64) for numbers in begun]
+
+
+def of_groups(shuffle: dict, rows: int, count: int) -> dict:
+    """The shuffle of an order of `count` groups with `rows` rows: `window_rows` is scaled by the mean rows per group."""
+    return {**shuffle, "window_rows": -(-shuffle["window_rows"] * count // rows)} if "window_rows" in shuffle else shuffle
+
+
+def packs(order: np.ndarray, found: list[np.ndarray], max_pack_rows: int) -> list[list[int]]:
+    """The groups of each pack, for the groups of an epoch in their order."""
+    rows, longest = sum(map(len, found)), max(map(len, found))
+    count = -(-rows // (max_pack_rows - longest + 1))
+    packed: list[list[int]] = [[] for _ in range(count)]
+    before = 0
+    for group in order.tolist():
+        packed[before * count // rows].append(group)
+        before += len(found[group])
+    return packed
+
+
+def mixture(
+    own: list[np.ndarray], others: list[list[np.ndarray]], sizes: list[int], world_size: int, shuffle: dict, seed: int, epochs: int
+) -> list[list[list[np.ndarray]]]:
+    """The ids of each rank, for each step of each epoch. `sizes` are the rows of each dataset in a batch, its own first."""
+    seeds = [xxhash.xxh3_64_intdigest(f"mix {index} of {seed}".encode()) for index in range(len(others))]
+    per_step = [size * world_size for size in sizes]
+    count = sum(map(len, own)) // per_step[0]
+    taken = []
+    for blocks, seed_of, size, rows in zip([own, *others], [seed, *seeds], per_step, [0, *(sum(map(len, each)) for each in others)]):
+        # An epoch has the same number of steps for all datasets. The other datasets repeat on their own.
+        repeats = range(-(-epochs * count * size // rows) if rows else epochs)
+        orders = [epoch_order(blocks, 1, shuffle, seed_of, epoch)[0] for epoch in repeats]
+        orders = orders if rows else [order[: count * size] for order in orders]
+        taken.append(np.concatenate(orders)[: epochs * count * size].reshape(epochs, count, world_size, -1))
+    rounds = math.gcd(*sizes)
+    parts = [each.reshape(epochs, count, world_size, rounds, -1) for each in taken]
+    batches = np.concatenate(parts, axis=4).reshape(epochs, count, world_size, -1)
+    return [[list(ranks) for ranks in steps_of] for steps_of in batches]
+
+
+def distinct(rows: Sequence[Hashable]) -> tuple[list[Hashable], list[int]]:
+    """The distinct rows of a batch in the order of their first occurrence, and for each row the number of its distinct row."""
+    numbers: dict[Hashable, int] = {}
+    index = [numbers.setdefault(row, len(numbers)) for row in rows]
+    return list(numbers), index
