@@ -445,10 +445,20 @@ def test_the_newest_job_records_are_kept_up_to_max_jobs(pool: Pool, past: Past, 
     config = tmp_path / "forebay.toml"
     config.write_text("[limits]\nmax_jobs = 4\n")
     server = pool.start({"rows": past.rows}, config=config)
+    records, clock = server.cache_dir / "state" / "jobs", tmp_path / "clock"
+
+    def is_past(job_name: str) -> bool:
+        """True if the record of the job is written, and a file that is written now is newer."""
+        listed = json.loads(server.http_get("/api/v1/jobs")[1])["jobs"]
+        if not listed or listed[0]["job_name"] != job_name:
+            return False
+        clock.write_text("")
+        return max(path.stat().st_mtime_ns for path in records.iterdir()) < clock.stat().st_mtime_ns
+
     with Client(server.location) as client:
         for seed in range(9):
             list(client.batches(dataset="rows", batch_size=100, seed=seed, job_name=f"job-{seed}", steps=1))
-            time.sleep(0.02)
+            until(lambda: is_past(f"job-{seed}"))
     server.stop()
     kept = json.loads(explain("--list", "--json", "--cache-dir", server.cache_dir, "--config", config))["jobs"]
     assert {job["job_name"] for job in kept} == {f"job-{seed}" for seed in range(5, 9)}
