@@ -52,12 +52,18 @@ def wanted(server: Server) -> float:
 
 def averages(server: Server, seconds: float) -> float:
     """Returns the average of the metric over a time, as an autoscaler that smooths it sees it."""
-    values = []
+    (average,) = averages_of([server], seconds)
+    return average
+
+
+def averages_of(servers: list[Server], seconds: float) -> list[float]:
+    """Returns the average of the metric of each server over a time."""
+    values: list[list[float]] = []
     until_then = time.monotonic() + seconds
     while time.monotonic() < until_then:
-        values.append(wanted(server))
+        values.append([wanted(server) for server in servers])
         time.sleep(0.5)
-    return sum(values) / len(values)
+    return [sum(of) / len(of) for of in zip(*values)]
 
 
 def gathers_slowly(pool: Pool) -> Path:
@@ -93,6 +99,38 @@ def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Poo
     assert average > 1.5
     assert average == pytest.approx(expected, rel=0.15)
     until(lambda: wanted(server) == 0, 20, "the demand of trainers that ended remains")
+
+
+@pytest.mark.timeout(180)
+def test_the_demand_of_a_job_on_two_servers_adds_up_to_at_most_its_number_of_partitions(pool: Pool, small_groups: Path) -> None:
+    ranks, config = 4, gathers_slowly(pool)
+    # The job with 2 partitions and the one with 4 have two servers each, whose ranks read one half of the partitions each.
+    servers = {count: [pool.start({"flights": small_groups}, config=config) for _ in range(2)] for count in (2, 4)}
+    # Two ranks would take 1.4 times the rate of their server if they never waited.
+    trainers = {
+        count: [
+            Trainer(
+                pair[rank * len(pair) // ranks].location,
+                train(count, world_size=ranks, rank=rank, shuffle={"partitions": count}),
+                2 * GATHER_S / 1.4,
+            )
+            for rank in range(ranks)
+        ]
+        for count, pair in servers.items()
+    }
+    with running([*trainers[2], *trainers[4]]):
+        time.sleep(SETTLED_S)
+        before = {count: [(each.waited, each.computed) for each in of] for count, of in trainers.items()}
+        averages = averages_of([*servers[2], *servers[4]], 10)
+        grown = {count: growths(of, before[count]) for count, of in trainers.items()}
+    print(f"wanted {averages}, growths {grown}")
+    for count, average in ((2, averages[:2]), (4, averages[2:])):
+        # Half of the ranks share a thread that is always busy, so each has half of a server.
+        limit = TARGET_LOAD * count / 2
+        expected = sum(min(limit, sum(of) / 2) for of in (grown[count][:2], grown[count][2:]))
+        assert sum(average) == pytest.approx(expected, rel=0.15)
+        assert sum(average) <= TARGET_LOAD * count * 1.001
+    assert sum(averages[2:]) > 1.5 * sum(averages[:2])
 
 
 @pytest.mark.timeout(120)
