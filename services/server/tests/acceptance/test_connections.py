@@ -7,6 +7,7 @@ import hashlib
 import json
 import resource
 import socket
+import struct
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -174,6 +175,51 @@ def test_an_idle_connection_is_closed_and_one_with_a_running_response_is_not(
     assert answer(later).startswith(b"HTTP/1.1 200")
     until(lambda: is_closed(later), failure="the idle connection is still open")
     assert not is_closed(live)
+
+
+# Types of frames of HTTP/2, and the flag of an answer to a PING.
+SETTINGS_FRAME, PING_FRAME, ACK = 4, 6, 1
+# Time limits that would close the connections of a keepalive test are out of reach.
+PATIENT = 'first_request_timeout = "10m"\nidle_timeout = "10m"\nkeepalive_interval = "100ms"\n'
+
+
+def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    """A frame of the connection, which belongs to no stream."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + bytes(4) + payload
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS_FRAME)
+
+
+def pings(connection: socket.socket) -> Iterator[bytes]:
+    """The payloads of the server's PING frames, until it closes the connection."""
+    with connection.makefile("rb") as received, contextlib.suppress(ConnectionError):
+        while header := received.read(9):
+            payload = received.read(int.from_bytes(header[:3], "big"))
+            if header[3] == PING_FRAME and not header[4] & ACK:
+                yield payload
+
+
+@pytest.mark.parametrize("port", ["grpc", "http"])
+def test_a_connection_that_does_not_answer_keepalive_pings_is_closed(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket], port: str
+) -> None:
+    server = start(PATIENT + 'keepalive_timeout = "200ms"')
+    # Ends when the server closes the connection. The timeout of the socket fails the test before.
+    assert len(list(pings(sockets(getattr(server, port), PREFACE)))) == 1
+
+
+@pytest.mark.parametrize("port", ["grpc", "http"])
+def test_a_connection_that_answers_keepalive_pings_stays_open(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket], port: str
+) -> None:
+    server = start(PATIENT + 'keepalive_timeout = "30s"')
+    connection = sockets(getattr(server, port), PREFACE)
+    received = pings(connection)
+    for _ in range(5):
+        # The server sends the next PING only after the answer to the last one.
+        connection.sendall(frame(PING_FRAME, ACK, next(received)))
+    assert not is_closed(connection)
 
 
 def test_running_streams_finish_after_the_maximum_age_and_clients_reconnect(
