@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks everything in deploy/ that can be checked without a container, a cluster or a Grafana.
 
-    check.py [--root DIR] [PART ...]      parts: prometheus, dashboard, image, compose, chart
+    check.py [--root DIR] [PART ...]      parts: prometheus, dashboard, image, compose, chart, guide
 
 Prints a line a part, and what is wrong with it; ends with 1 if anything is. prepare.py has fetched what this runs. Where a
 server has been built (target/release/forebay, or FOREBAY_BIN), it reads the settings of the image and the chart itself.
@@ -265,6 +265,8 @@ def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
     for version in KUBERNETES:
         try:
             kubernetes_validate.validate(manifest, version, strict=True)
+        except kubernetes_validate.SchemaNotFoundError:
+            yield f"{name}: Kubernetes {version} has no {manifest['kind']} in {manifest['apiVersion']}"
         except kubernetes_validate.ValidationError as error:
             where = ".".join(str(step) for step in error.path)
             yield f"{name}: {where}: {error.message} (Kubernetes {version})"
@@ -482,7 +484,34 @@ def chart(root: Path) -> Iterator[str]:
     yield from faults_of_policies(folder)
 
 
-PARTS = {"prometheus": prometheus, "dashboard": dashboard, "image": image, "compose": compose, "chart": chart}
+# --- guide ------------------------------------------------------------------------------------------------------------
+
+GUIDE = "docs/how-to/kubernetes.md"
+# Kinds of the examples that scale the workers of a batch queue.
+SCALERS = {"ScaledObject", "HorizontalPodAutoscaler"}
+
+
+def guide(root: Path) -> Iterator[str]:
+    """The manifests in the guide are valid, and the metrics that they, and the rules of the Prometheus adapter, name exist."""
+    text, metrics = (root / GUIDE).read_text(), (root / "docs/reference/metrics.md").read_text()
+    known = set(re.findall(r"^\| `(\w+)` \|", metrics, re.M))
+    found = set()
+    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```$", text, re.M | re.S), 1):
+        try:
+            manifests = [each for each in yaml.safe_load_all(block) if each]
+        except yaml.YAMLError as error:
+            raise Broken(f"{GUIDE}: block {number}: {error}") from error
+        for name in sorted(set(re.findall(r"\bforebay_\w+", block)) - known):
+            yield f"{GUIDE}: block {number}: there is no metric {name}"
+        for manifest in manifests:
+            if "kind" in manifest:
+                found.add(manifest["kind"])
+                yield from (f"{GUIDE}: block {number}: {fault}" for fault in faults_of(manifest))
+    for kind in sorted(SCALERS - found):
+        yield f"{GUIDE}: no {kind} for the workers of a batch queue"
+
+
+PARTS = {"prometheus": prometheus, "dashboard": dashboard, "image": image, "compose": compose, "chart": chart, "guide": guide}
 
 
 def main() -> int:

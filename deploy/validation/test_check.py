@@ -10,7 +10,7 @@ import pytest
 import check
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = ["docs/how-to/alerts.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
+OUTSIDE = ["docs/how-to/alerts.md", "docs/how-to/kubernetes.md", "docs/reference/metrics.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
 CHART = "deploy/helm/forebay"
 # Of the values of ci/, those that show the faults of the chart.
 ENOUGH = ("statefulset-everything-values.yaml", "statefulset-members-values.yaml")
@@ -317,6 +317,16 @@ FAULTS = {
         "    [datasets]",
         "    [datasets",
         "forebay.toml",
+    ),
+    "an example with a field that KEDA lacks": ("guide", check.GUIDE, "minReplicaCount:", "minReplicas:", "minReplicas"),
+    "an example with a field that Kubernetes lacks": ("guide", check.GUIDE, "averageValue: 700m", "average: 700m", "average"),
+    "an example with a metric that is none": ("guide", check.GUIDE, "sum(forebay_queue_demand_workers", "sum(forebay_demand", "no metric"),
+    "a guide without an example for the autoscaler of Kubernetes": (
+        "guide",
+        check.GUIDE,
+        "kind: HorizontalPodAutoscaler",
+        "kind: Deployment",
+        "no HorizontalPodAutoscaler",
     ),
 }
 
