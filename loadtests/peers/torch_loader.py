@@ -1,7 +1,8 @@
 """A PyTorch DataLoader over pyarrow: two workers read row groups, fill a shuffle buffer, and yield tensors from it.
 
 `torch_loader.py REQUEST`, then the protocol of lines.py. With `by_column`, the workers yield one tensor per column, as is common,
-and the trainer stacks the matrices. Otherwise, the workers stack them, tile by tile.
+and the trainer stacks the matrices. Otherwise, the workers stack them, tile by tile. The workers start before the first run and
+persist.
 """
 
 from __future__ import annotations
@@ -21,25 +22,29 @@ from table import matrix, needed
 
 WORKERS = 2
 BUFFER_ROWS = 262_144
+# An epoch without rows.
+NO_EPOCH = -1
 
 
 class Rows(torch.utils.data.IterableDataset):
-    def __init__(self, request: dict, epoch: int) -> None:
-        self.request, self.epoch = request, epoch
+    """The rows of the epoch `epoch`, which persistent workers read from shared memory when an iteration begins."""
+
+    def __init__(self, request: dict) -> None:
+        self.request, self.epoch = request, torch.multiprocessing.Value("q", NO_EPOCH)
+        self.files: dict[str, pq.ParquetFile] = {}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker = torch.utils.data.get_worker_info()
+        worker, epoch = torch.utils.data.get_worker_info(), self.epoch.value
         torch.set_num_threads(1)
-        groups = [
-            (file, group)
-            for file in self.request["files"]
-            for group in range(pq.ParquetFile(file).metadata.num_row_groups)
-        ]
-        np.random.default_rng(self.epoch).shuffle(groups)
-        rng, pending = np.random.default_rng((self.epoch, worker.id)), []
+        self.files = self.files or {file: pq.ParquetFile(file) for file in self.request["files"]}
+        if epoch == NO_EPOCH:
+            return
+        groups = [(file, group) for file, opened in self.files.items() for group in range(opened.metadata.num_row_groups)]
+        np.random.default_rng(epoch).shuffle(groups)
+        rng, pending = np.random.default_rng((epoch, worker.id)), []
         for file, group in groups[worker.id :: worker.num_workers]:
             columns = needed(self.request)
-            pending.append(pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False))
+            pending.append(self.files[file].read_row_group(group, columns=columns, use_threads=False))
             if sum(table.num_rows for table in pending) >= BUFFER_ROWS:
                 yield from self.shuffled(pending, rng)
                 pending = []
@@ -70,11 +75,15 @@ def stacked(columns: dict[str, Any], request: dict) -> dict[str, Any]:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
+    dataset = Rows(request)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True)
+    # Starts the workers.
+    assert not list(loader)
 
     def batches(ticket: str) -> Iterator[Batch]:
         asked = json.loads(ticket)
         for epoch in range(asked["epoch"], asked["epoch"] + asked["epochs"]):
-            loader = torch.utils.data.DataLoader(Rows(request, epoch), batch_size=None, num_workers=WORKERS)
+            dataset.epoch.value = epoch
             for batch in loader:
                 if request.get("by_column"):
                     batch = stacked(batch, request)

@@ -49,7 +49,7 @@ pub(crate) struct Soak {
     /// Number of jobs that read one batch and then stall.
     #[arg(long, default_value_t = 1)]
     stalled: usize,
-    /// Duration in minutes.
+    /// Duration in minutes. In a run of at least 30 minutes, growth of the server's memory, open files, threads or tasks is an error.
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
     /// --cache-memory of the server.
@@ -84,6 +84,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest pause of a job that is not stalled. A longer one fails the run.
 const MAX_PAUSE_SECONDS: f64 = 60.0;
+/// Shortest run whose growth of resources is judged. Shorter ones have steep slopes by chance.
+const MIN_JUDGED_MINUTES: f64 = 30.0;
 /// Name of the dataset in the store, and of its bucket.
 const STORED: &str = "stored";
 
@@ -277,6 +279,12 @@ impl Soak {
         self.output.write("soak", &machine, &measurements, &chart)?;
         let longest = longest_pause[self.stalled..].iter().copied().fold(0.0, f64::max);
         ensure!(longest <= MAX_PAUSE_SECONDS, "a job received no batch for {longest:.0} s");
+        let excesses: Vec<String> = growth.iter().filter_map(growth::Growth::excess).collect();
+        ensure!(
+            self.minutes < MIN_JUDGED_MINUTES || excesses.is_empty(),
+            "resources of the server grow: {}",
+            excesses.join("; ")
+        );
         Ok(())
     }
 }

@@ -6,32 +6,60 @@ use serde::Serialize;
 
 use crate::server::Server;
 
-/// Name, unit and size of the unit, for gauges of the server's process.
-const GAUGES: [(&str, &str, f64); 4] = [
-    ("process_resident_memory_bytes", "MiB RSS", 1024.0 * 1024.0),
-    ("process_open_fds", "open files", 1.0),
-    ("process_threads", "threads", 1.0),
-    ("forebay_async_tasks", "tasks", 1.0),
+/// A gauge of the server's process.
+struct Gauge {
+    name: &'static str,
+    unit: &'static str,
+    /// Size of the unit.
+    size: f64,
+    /// Largest increase after the first third of a run, in units. With the flags of `make nightly-load`, a leak of one file or
+    /// task for each change of files exceeds it, or one of 1.5 MiB.
+    max_increase: f64,
+}
+
+const GAUGES: [Gauge; 4] = [
+    Gauge {
+        name: "process_resident_memory_bytes",
+        unit: "MiB RSS",
+        size: 1024.0 * 1024.0,
+        max_increase: 200.0,
+    },
+    Gauge { name: "process_open_fds", unit: "open files", size: 1.0, max_increase: 20.0 },
+    // Threads of blocking calls start on demand and end after ten seconds without work.
+    Gauge { name: "process_threads", unit: "threads", size: 1.0, max_increase: 32.0 },
+    Gauge { name: "forebay_async_tasks", unit: "tasks", size: 1.0, max_increase: 20.0 },
 ];
 
 /// Samples of the gauges, each with its time in hours.
 #[derive(Debug, Default)]
 pub(super) struct Samples(Vec<(f64, [f64; GAUGES.len()])>);
 
-/// Trend of one gauge.
+/// Trend of one gauge after the first third of the samples, in which caches fill.
 #[derive(Debug, Serialize)]
 pub(super) struct Growth {
     unit: &'static str,
     last: f64,
-    /// Hourly growth after the first third of the samples, by a line of least squares.
+    /// Hourly growth, by a line of least squares.
     per_hour: f64,
+    /// Growth by this line over the judged time.
+    increase: f64,
+    max_increase: f64,
+}
+
+impl Growth {
+    /// Returns a description of the growth if it exceeds its bound, or if the server lacks the gauge.
+    pub(super) fn excess(&self) -> Option<String> {
+        let Self { unit, increase, max_increase, .. } = self;
+        let exceeds = increase.is_nan() || increase > max_increase;
+        exceeds.then(|| format!("{increase:.0} {unit} more, expected at most {max_increase:.0}"))
+    }
 }
 
 impl Samples {
     /// Reads the gauges after `elapsed` of the run.
     pub(super) fn add(&mut self, server: &Server, elapsed: Duration) -> anyhow::Result<()> {
         let text = server.metrics()?;
-        let gauge = |(name, _, size): (&str, &str, f64)| {
+        let gauge = |Gauge { name, size, .. }: Gauge| {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
             value.unwrap_or(f64::NAN) / size
         };
@@ -42,12 +70,16 @@ impl Samples {
     /// Returns the trend of each gauge.
     pub(super) fn growth(&self) -> Vec<Growth> {
         let later = &self.0[self.0.len() / 3..];
-        let trend = |(index, (_, unit, _)): (usize, &(&str, &'static str, f64))| {
+        let hours = later.last().map_or(0.0, |last| last.0 - later[0].0);
+        let trend = |(index, Gauge { unit, max_increase, .. }): (usize, &Gauge)| {
             let points: Vec<_> = later.iter().map(|(hours, values)| (*hours, values[index])).collect();
+            let per_hour = slope(&points);
             Growth {
                 unit,
                 last: points.last().map_or(f64::NAN, |(_, value)| *value),
-                per_hour: slope(&points),
+                per_hour,
+                increase: per_hour * hours,
+                max_increase: *max_increase,
             }
         };
         GAUGES.iter().enumerate().map(trend).collect()
@@ -56,7 +88,7 @@ impl Samples {
 
 impl std::fmt::Display for Growth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { unit, last, per_hour } = self;
+        let Self { unit, last, per_hour, .. } = self;
         write!(f, "{last:.0} {unit} at the end, {per_hour:+.1} per hour")
     }
 }
@@ -74,6 +106,32 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Samples of an hour: 100 of everything, and `leaked` more of each gauge at the end.
+    fn samples(leaked: [f64; GAUGES.len()]) -> Samples {
+        Samples(
+            (0..=360)
+                .map(|n| f64::from(n) / 360.0)
+                .map(|hour| (hour, leaked.map(|end| 100.0 + end * hour)))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn an_increase_above_its_bound_after_the_first_third_is_an_excess() {
+        let excesses =
+            |leaked| -> Vec<String> { samples(leaked).growth().iter().filter_map(Growth::excess).collect() };
+        assert_eq!(excesses([290.0, 25.0, 45.0, 25.0]), [""; 0]);
+        assert_eq!(excesses([310.0, 0.0, 0.0, 0.0]), ["207 MiB RSS more, expected at most 200"]);
+        assert_eq!(excesses([0.0, 228.0, 0.0, 60.0]).len(), 2);
+        assert_eq!(excesses([f64::NAN, 0.0, 0.0, 0.0]), ["NaN MiB RSS more, expected at most 200"]);
+    }
+
+    #[test]
+    fn caches_that_fill_in_the_first_third_are_no_excess() {
+        let filling = (0..=360).map(f64::from).map(|n| (n / 360.0, [n.min(119.0) * 10.0, 0.0, 0.0, 0.0]));
+        assert!(Samples(filling.collect()).growth().iter().all(|growth| growth.excess().is_none()));
+    }
 
     #[test]
     fn the_slope_is_that_of_the_line_of_least_squares() {
