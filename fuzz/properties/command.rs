@@ -6,15 +6,33 @@ use forebay_proto::{Encoding, v1};
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Decodes `data` as each message that a client can send, in JSON or protobuf.
-pub(crate) fn check(data: &[u8]) {
-    round_trip::<v1::Command>("Command", data);
-    round_trip::<v1::RefreshRequest>("RefreshRequest", data);
-    round_trip::<v1::DropCacheRequest>("DropCacheRequest", data);
-    round_trip::<v1::ReportRequest>("ReportRequest", data);
-    round_trip::<v1::InferRequest>("InferRequest", data);
-    round_trip::<v1::BatchReply>("BatchReply", data);
+/// Defines `check` and `MESSAGES` for a list of messages.
+macro_rules! messages {
+    ($($message:ident),+ $(,)?) => {
+        /// Names of the messages.
+        #[allow(dead_code, reason = "used by the test that replays the corpus")]
+        pub(crate) const MESSAGES: &[&str] = &[$(stringify!($message)),+];
+
+        /// Decodes `data` as each message, in JSON or protobuf.
+        pub(crate) fn check(data: &[u8]) {
+            $(round_trip::<v1::$message>(stringify!($message), data);)+
+        }
+    };
 }
+
+// The messages that a server, a client or a worker receives. The bodies of the actions warm, count-rows, pin and unpin are a Command.
+messages!(
+    Command,
+    RefreshRequest,
+    DropCacheRequest,
+    OpenRequest,
+    PinLookupsRequest,
+    HelloRequest,
+    ReportRequest,
+    InferRequest,
+    BatchRequest,
+    BatchReply,
+);
 
 fn round_trip<M: Message + Default + Serialize + DeserializeOwned + Debug>(name: &'static str, data: &[u8]) {
     let Ok(message) = Encoding::of(data).decode::<M>(name, data) else { return };

@@ -16,6 +16,21 @@ fn messages_of_the_fuzzer_are_the_same_in_both_encodings() {
     replay::replay("command", 100, command::check);
 }
 
+#[test]
+fn every_request_of_the_protocol_is_a_message_of_the_fuzzer() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("forebay/v1");
+    let mut found = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let names = text.lines().filter_map(|line| line.strip_prefix("message ")?.split([' ', '{']).next());
+        for name in names.filter(|name| name.ends_with("Request")) {
+            assert!(command::MESSAGES.contains(&name), "{name} is missing in fuzz/properties/command.rs");
+            found += 1;
+        }
+    }
+    assert!(found > 5, "only {found} requests in the protocol");
+}
+
 /// A command with a value in every field.
 fn train() -> v1::Train {
     v1::Train {
@@ -120,6 +135,14 @@ fn write_the_seeds_of_the_corpus() {
         let infer =
             v1::InferRequest { id: Some(1), timeout_seconds: 0.2, cancel: Some(3), ..Default::default() };
         write(&format!("request.{extension}"), encoding.encode(&infer));
+        let open = v1::OpenRequest {
+            url: "s3://bucket/rows".into(),
+            key: vec!["user".into(), "item".into()],
+            settings: r#"{"cache_memory": "1GiB"}"#.into(),
+        };
+        write(&format!("open.{extension}"), encoding.encode(&open));
+        let pin = v1::PinLookupsRequest { dataset: "users".into(), snapshot: "previous".into() };
+        write(&format!("pin-lookups.{extension}"), encoding.encode(&pin));
         let reply = v1::BatchReply { batch: 1, error: "out of memory".into() };
         write(&format!("reply.{extension}"), encoding.encode(&reply));
     }

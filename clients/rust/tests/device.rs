@@ -5,6 +5,8 @@
 #![cfg(feature = "cuda")]
 
 mod common;
+#[path = "../../../.ci/skips.rs"]
+mod skips;
 
 use std::{
     collections::HashSet,
@@ -237,7 +239,10 @@ async fn the_host_fulfils_the_guarantees_of_a_device() {
 fn a_gpu_fulfils_the_guarantees_of_a_device() {
     let consumer = match OnCuda::new() {
         Ok(consumer) => consumer,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => {
+            println!("{error}");
+            return skips::skip("no CUDA device on this machine");
+        }
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(verify_guarantees(consumer));
@@ -309,7 +314,7 @@ impl Mock {
     /// Returns `None` in a process that does not use the mock driver.
     fn load() -> Option<Self> {
         let Some(path) = std::env::var_os(MOCK) else {
-            println!("skipped: requires the mock driver");
+            skips::skip("requires the mock driver");
             return None;
         };
         // SAFETY: the mock driver is loaded already, and its functions have these types.

@@ -1,10 +1,14 @@
 //! Entry points of fuzz targets (`fuzz` in the repository). Not part of the API.
 
+mod routes;
+
 use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
 use bytes::Bytes;
 
 use crate::flight::BatchReader;
+
+pub use routes::{Answer, Routes};
 
 /// Decodes the messages of one stream of lookup keys, each a header and a body. Returns the batches up to the first error, and
 /// the message of that error.

@@ -22,14 +22,23 @@ use arrow_ipc::{
 };
 use bytes::Bytes;
 
+#[path = "../../../fuzz/properties/http_query.rs"]
+mod http_query;
 #[path = "../../../fuzz/properties/keys_ipc.rs"]
 mod keys_ipc;
 #[path = "../../../fuzz/properties/replay.rs"]
 mod replay;
+#[path = "../../../.ci/skips.rs"]
+mod skips;
 
 #[test]
 fn keys_of_the_fuzzer_are_batches_or_an_error() {
     replay::replay("keys_ipc", 40, keys_ipc::check);
+}
+
+#[test]
+fn http_requests_of_the_fuzzer_are_answered_or_rejected_with_a_reason() {
+    replay::replay("http_query", 60, http_query::check);
 }
 
 #[test]
@@ -64,8 +73,7 @@ sys.exit("\n".join(different) or 0)
 #[test]
 fn streams_of_arrow_testing_are_batches_or_an_error() {
     let Some(data) = env::var_os("ARROW_TEST_DATA") else {
-        eprintln!("skipped: ARROW_TEST_DATA is not set");
-        return;
+        return skips::skip("ARROW_TEST_DATA is not set");
     };
     let folder = tempfile::tempdir().unwrap();
     let (mut read, mut rejected) = (0, 0);
@@ -101,7 +109,7 @@ fn streams_of_arrow_testing_are_batches_or_an_error() {
         read += 1;
     }
     match env::var_os("ARROW_TEST_PYTHON") {
-        None => eprintln!("skipped: comparison with pyarrow: ARROW_TEST_PYTHON is not set"),
+        None => skips::skip("ARROW_TEST_PYTHON is not set"),
         Some(python) => {
             let script = ["-c".as_ref(), COMPARE_WITH_PYARROW.as_ref(), folder.path().as_os_str()];
             let output = Command::new(python).args(script).output().unwrap();
@@ -110,6 +118,13 @@ fn streams_of_arrow_testing_are_batches_or_an_error() {
     }
     eprintln!("{read} streams read, {rejected} rejected");
     assert!(read > 50, "only {read} streams were read");
+}
+
+#[test]
+fn only_reasons_of_the_list_skip_a_test_if_skips_are_strict() {
+    assert!(skips::is_allowed("ARROW_TEST_DATA is not set"));
+    assert!(!skips::is_allowed("ARROW_TEST_DATA"));
+    assert!(!skips::is_allowed("flights is unavailable"));
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Bytes,
-    extract::{Path, rejection::BytesRejection},
+    extract::rejection::BytesRejection,
     http::{HeaderMap, StatusCode},
 };
 use forebay_inference::{
@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     context::View,
     queue_schema::{Forecast, QueueSettings, QueueStatus, ThroughputLatencyCurve},
-    response::{AuthErrors, Parameters, Problem, Rejection, check_json},
+    response::{AuthErrors, Parameters, PathParameter, Problem, Rejection, check_json},
 };
 use crate::{
     events::{Event, Kind},
@@ -111,7 +111,10 @@ pub(super) async fn list(view: View) -> Json<QueueList> {
         AuthErrors,
     ),
 )]
-pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<QueueInfo>, Rejection> {
+pub(super) async fn show(
+    view: View,
+    PathParameter(name): PathParameter,
+) -> Result<Json<QueueInfo>, Rejection> {
     let served = view.context.services.queues.get(&name, &view.access)?;
     Ok(Json(shown(&name, &served)))
 }
@@ -128,7 +131,7 @@ pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<Qu
 )]
 pub(super) async fn throughput_latency(
     view: View,
-    Path(name): Path<String>,
+    PathParameter(name): PathParameter,
 ) -> Result<Json<QueueCurve>, Rejection> {
     let served = view.context.services.queues.get(&name, &view.access)?;
     Ok(Json(QueueCurve { curve: served.queue.throughput_latency_curve().into(), name }))
@@ -151,7 +154,7 @@ pub(super) async fn throughput_latency(
 )]
 pub(super) async fn change(
     View { context, access }: View,
-    Path(name): Path<String>,
+    PathParameter(name): PathParameter,
     Parameters(query): Parameters<ChangeQuery>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,

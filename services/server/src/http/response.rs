@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    extract::{FromRequestParts, Query, Request, State, rejection::BytesRejection},
+    extract::{FromRequestParts, Path, Query, Request, State, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -80,6 +80,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
         let read = Query::from_request_parts(parts, state).await;
         let Query(parameters) = read.map_err(|rejection| Error::invalid(rejection.body_text()))?;
         Ok(Self(parameters))
+    }
+}
+
+/// Parameter in the path of a request, such as the name of a queue.
+pub(super) struct PathParameter(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathParameter {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let read = Path::from_request_parts(parts, state).await;
+        let Path(parameter) =
+            read.map_err(|rejection| Rejection::new(rejection.status(), rejection.body_text()))?;
+        Ok(Self(parameter))
     }
 }
 

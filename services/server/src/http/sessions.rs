@@ -5,13 +5,13 @@ mod schema;
 
 use std::{sync::Arc, time::Instant};
 
-use axum::{Json, extract::Path};
+use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
     context::View,
-    response::{AuthErrors, Parameters, Problem, Rejection},
+    response::{AuthErrors, Parameters, PathParameter, Problem, Rejection},
 };
 use crate::{
     Error,
@@ -97,7 +97,10 @@ pub(super) async fn list(
         AuthErrors,
     ),
 )]
-pub(super) async fn show(view: View, Path(id): Path<String>) -> Result<Json<SessionDetails>, Rejection> {
+pub(super) async fn show(
+    view: View,
+    PathParameter(id): PathParameter,
+) -> Result<Json<SessionDetails>, Rejection> {
     let found = find(&view, &id)?;
     let now = Instant::now();
     let session = SessionInfo::new(&found, now, &view.context.observer.facts());
