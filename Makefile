@@ -6,7 +6,7 @@ ACCEPTANCE := services/server/tests/acceptance
 PACKAGE := clients/python
 RESULTS := target/loadtests/results
 # The systems of the charts in docs/explanation/benchmarks.md, in an environment that has all of their packages.
-COMPARED := copy-only,forebay,forebay-pyarrow,pyarrow-server,forebay-python,torch-loader,torch-loader-columns,pyarrow-loader
+COMPARED := copy-only,forebay,forebay-hash,forebay-global,stock,pyarrow-server,forebay-pyarrow-hash,forebay-python,torch-loader,torch-loader-columns,pyarrow-loader
 PEERS := target/release/forebay-load peers --python target/python/torch/bin/python --only $(COMPARED)
 # Cargo's runner for the host: each test binary and documentation example has a limit of time.
 LIMITED := env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=$(CURDIR)/.ci/limited"
@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly bench fuzz mutants clean
+.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly nightly-tests nightly-load bench fuzz fuzz-targets mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,16 +28,17 @@ demo: ## stream generated Parquet to a small trainer and print rates
 test: test-rust ## test-rust, test-acceptance and test-python; creates their Python environments
 	$(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-acceptance test-python
 
-test-rust: ## tests and documentation examples of the crates
-	$(LIMITED) $(CARGO) test --release --workspace --tests
-	$(LIMITED) $(CARGO) test --release --workspace --doc
-
-# The crates that compute with lengths and positions from requests and files.
+# The crates that compute with lengths and positions from requests and files. Their tests run with overflow checks and debug
+# assertions, those of the other crates with the code of a release.
 CHECKED := forebay-plan forebay-placement forebay-proto forebay-storage forebay-cache
 CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).overflow-checks=true \
 	--config profile.release.package.$(crate).debug-assertions=true)
 
-test-checked: ## tests of forebay-plan, -placement, -proto, -storage and -cache with overflow checks and debug assertions
+test-rust: test-checked ## tests and documentation examples of the crates
+	$(LIMITED) $(CARGO) test --release --workspace $(CHECKED:%=--exclude %) --tests
+	$(LIMITED) $(CARGO) test --release --workspace --doc
+
+test-checked: ## the part of test-rust with overflow checks and debug assertions: plan, placement, proto, storage and cache
 	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
 
 binaries:
@@ -66,10 +67,11 @@ wheel: binaries ## the Python package with the server, under target/python/wheel
 wheel-manylinux: binaries ## the wheel for Linux with glibc 2.28 or later, under target/python/manylinux; verified by auditwheel
 	$(PYTHON) $(PACKAGE)/manylinux.py
 
-lint: ## formatting, language, import cycles, clippy, documentation, dependencies
+lint: ## formatting, language, import cycles, dependencies between crates, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
 	.ci/prose
 	.ci/circles
+	.ci/crates
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny
@@ -89,26 +91,30 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, several servers, Slurm, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs each of the training path and of a cluster, benchmarks, the wheel for older Linux
-	mkdir -p $(RESULTS)
+nightly: nightly-tests nightly-load ## long tests and all load tests
+
+nightly-tests: wheel test-data ## long tests: an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
-	FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
+	old="$$(.ci/old-server)" && FOREBAY_OLD_BIN="$$old" FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
 		target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
-	target/release/forebay-load tier --scenario tier --json $(RESULTS)/tier.json
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py
-	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 60 --cache-memory 1GiB \
-		--compute 30ms --changes 30s --faults 0.02 --json $(RESULTS)/soak.json
-	target/release/forebay-load hostile --json $(RESULTS)/hostile.json
 	target/acceptance/venv/bin/python loadtests/instructions.py --check
 	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest -o timeout=900 $(PACKAGE)/tests/frameworks
+	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
+	FOREBAY_SIMULATION_SEEDS=10000 FOREBAY_SIMULATION_LARGE=20 $(CARGO) test --release -p forebay-placement --test cluster -- --nocapture
+	$(MAKE) wheel-manylinux
+
+nightly-load: wheel ## load tests: several servers, soak, attacks, every comparison, cold epochs, benchmarks
+	mkdir -p $(RESULTS)
+	target/release/forebay-load tier --scenario tier --json $(RESULTS)/tier.json
+	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 60 --cache-memory 1GiB \
+		--compute 200ms --changes 30s --faults 0.02 --json $(RESULTS)/soak.json
+	target/release/forebay-load hostile --json $(RESULTS)/hostile.json
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
-	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
-	FOREBAY_SIMULATION_SEEDS=10000 FOREBAY_SIMULATION_LARGE=20 $(CARGO) test --release -p forebay-placement --test cluster -- --nocapture
 	$(CARGO) bench --workspace
-	$(MAKE) wheel-manylinux
 	@echo "results: $(RESULTS)"
 
 bench: ## the benchmarks of docs/explanation/benchmarks.md
@@ -116,15 +122,18 @@ bench: ## the benchmarks of docs/explanation/benchmarks.md
 
 fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## fuzz targets, FUZZ_SECONDS each (3600); needs nightly Rust, see fuzz/README.md
 
+fuzz-targets:
+	@printf '%s\n' $(FUZZ_TARGETS)
+
 fuzz-%:
 	mkdir -p fuzz/target/corpus/$*
 	$(CARGO) +nightly fuzz run --fuzz-dir fuzz --release --sanitizer none --all-features $* \
 		$(CURDIR)/fuzz/target/corpus/$* $(CURDIR)/fuzz/corpus/$* -- $(FUZZ_OPTIONS) \
 		$(addprefix -dict=$(CURDIR)/,$(wildcard fuzz/dictionaries/$*.dict))
 
-mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day
+mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day; MUTANTS_SHARD=0/16 is the first of 16 parts
 	# Status 3: every mutant was noticed, some of them by a test that hung.
-	$(CARGO) mutants --config .ci/mutants.toml --output target || [ $$? = 3 ]
+	$(CARGO) mutants --workspace --config .ci/mutants.toml --output target $(MUTANTS_SHARD:%=--shard %) || [ $$? = 3 ]
 
 clean: ## remove the target directory
 	$(CARGO) clean

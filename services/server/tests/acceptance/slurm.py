@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import socket
@@ -14,6 +15,8 @@ from server import until
 
 # Each node has its own address, so that all servers have the same port, as they have on different machines.
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+# The daemons run as the user of the tests.
+USER = getpass.getuser()
 
 SRUN = r"""#!/usr/bin/env python3
 '''Runs a command once for each task, in a process group for each task.'''
@@ -51,8 +54,8 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/none
 CredType=cred/none
-SlurmUser=root
-SlurmdUser=root
+SlurmUser={user}
+SlurmdUser={user}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -125,7 +128,7 @@ class Daemons:
             f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port}" for node, port in ports.items()
         )
         config = folder / "slurm.conf"
-        values = {"host": socket.gethostname(), "controller_port": free_port(), "folder": folder, "nodes": nodes}
+        values = {"host": socket.gethostname(), "controller_port": free_port(), "folder": folder, "nodes": nodes, "user": USER}
         config.write_text(CONFIG.format(**values))
         (folder / "state").mkdir()
         self._env = {**os.environ, "SLURM_CONF": str(config)}
@@ -154,7 +157,7 @@ class Daemons:
 
     def close(self) -> None:
         """Stops the daemons, and with them all jobs."""
-        subprocess.run(["scancel", "--full", "--user=root"], env=self._env, check=False)
+        subprocess.run(["scancel", "--full", f"--user={USER}"], env=self._env, check=False)
         until(lambda: not self._run("squeue", "--noheader").strip(), 40, self._logs)
         for path in self.folder.glob("slurm*.pid"):
             subprocess.run(["kill", path.read_text().strip()], check=False)
