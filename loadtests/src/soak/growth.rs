@@ -88,7 +88,7 @@ impl Samples {
 
 impl std::fmt::Display for Growth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { unit, last, per_hour } = self;
+        let Self { unit, last, per_hour, .. } = self;
         write!(f, "{last:.0} {unit} at the end, {per_hour:+.1} per hour")
     }
 }
