@@ -70,7 +70,7 @@ def test_a_copy_that_was_donated_keeps_its_source_until_a_later_copy_is_made() -
 
 
 def test_copies_of_jax_have_their_own_memory(client: forebay.Client) -> None:
-    jax = pytest.importorskip("jax", reason="JAX is not in this environment; the other one has it")
+    jax = pytest.importorskip("jax", reason="jax is not in this environment; the other one has it")
     jax_copies._pending.clear()
     copies, expected = [], []
     for batch in client.train("flights", batch_size=500_000, tensors={"x": {"columns": ["delay"], "dtype": "float32"}}):
@@ -90,7 +90,7 @@ def test_copies_of_jax_have_their_own_memory(client: forebay.Client) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_arrays_of_a_batch_on_the_host_go_to_the_default_device_of_jax(client: forebay.Client, backend: str) -> None:
-    jax = pytest.importorskip("jax", reason="JAX is not in this environment; the other one has it")
+    jax = pytest.importorskip("jax", reason="jax is not in this environment; the other one has it")
     batch = next(iter(client.train("flights", batch_size=1000, tensors={"x": {"columns": ["delay"], "dtype": "float32"}})))
     with mock.patch.object(jax, "default_backend", lambda: backend):
         found: Any = batch["x"].to_jax()

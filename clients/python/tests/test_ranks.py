@@ -286,7 +286,7 @@ jax.distributed.shutdown()
 
 
 def test_the_rank_is_that_of_jax_distributed(flights_server: Any) -> None:
-    pytest.importorskip("jax", reason="JAX is not in this environment; the other one has it")
+    pytest.importorskip("jax", reason="jax is not in this environment; the other one has it")
     port, environment = free_port(), {**os.environ, "JAX_PLATFORMS": "cpu"}
     running = [
         subprocess.Popen(
