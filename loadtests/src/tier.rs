@@ -142,6 +142,12 @@ impl Tier {
                 println!("{name}: longest wait {median:.2} s, {min:.2} to {max:.2}");
             }
         }
+        if let Some(agreed) = Spread::of(stops.iter().filter_map(|stop| stop.agreed_after_seconds)) {
+            println!(
+                "the network of a server returns: all servers know each other after {:.2} s, {:.2} to {:.2}",
+                agreed.median, agreed.min, agreed.max
+            );
+        }
         if let Some(waits) = Spread::of(joins.iter().map(|join| join.longest_wait_seconds))
             && let Some(Spread { median, min, max }) = Spread::of(joins.iter().map(|join| join.seconds))
         {

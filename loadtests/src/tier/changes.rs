@@ -20,6 +20,8 @@ pub(super) struct Stop {
     pub(super) how: How,
     /// Longest wait of any rank for a batch, in seconds.
     pub(super) longest_wait_seconds: f64,
+    /// Time in seconds from the return of the network until all servers know each other. `None` if the network did not fail.
+    pub(super) agreed_after_seconds: Option<f64>,
 }
 
 /// Way in which a server stops.
@@ -77,13 +79,20 @@ pub(super) fn stop_servers(job: &mut Job<'_>, mut servers: Servers, turns: u64) 
                 }
                 Ok(())
             })?;
-            stops.push(Stop { how, longest_wait_seconds: run.longest_wait_seconds });
+            let mut agreed_after = None;
             match how {
-                How::Never => continue,
+                How::Never => {}
                 How::Killed | How::Drained => job.runtime().block_on(servers.restart(victim))?,
-                How::Unreachable => job.runtime().block_on(servers.reconnect(victim))?,
+                How::Unreachable => agreed_after = Some(job.runtime().block_on(servers.reconnect(victim))?),
             }
-            job.epoch(1, || Ok(()))?;
+            stops.push(Stop {
+                how,
+                longest_wait_seconds: run.longest_wait_seconds,
+                agreed_after_seconds: agreed_after.map(|time| time.as_secs_f64()),
+            });
+            if how != How::Never {
+                job.epoch(1, || Ok(()))?;
+            }
         }
     }
     Ok(stops)

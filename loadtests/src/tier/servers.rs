@@ -1,6 +1,10 @@
 //! Servers that know each other, each behind a link.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
@@ -103,10 +107,12 @@ impl Servers {
         self.links[index].set_flowing(false);
     }
 
-    /// Ends [`disconnect`](Self::disconnect), and waits until all servers know each other.
-    pub(super) async fn reconnect(&self, index: usize) -> anyhow::Result<()> {
+    /// Ends [`disconnect`](Self::disconnect), and waits until all servers know each other. Returns the time that this took.
+    pub(super) async fn reconnect(&self, index: usize) -> anyhow::Result<Duration> {
+        let started = Instant::now();
         self.links[index].set_flowing(true);
-        self.meet().await
+        self.meet().await?;
+        Ok(started.elapsed())
     }
 
     /// Starts a stopped server again, with an empty cache, and waits until all servers know each other.
