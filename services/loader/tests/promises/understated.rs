@@ -84,6 +84,6 @@ async fn a_window_set_that_is_larger_than_estimated_and_than_the_memory_is_loade
     let loader = Loader::new(memory, Config::default(), pool);
     let (reserved, rows) = read_all(&loader, &[mixed(0), mixed(1)], &reader).await;
     assert!(rows.iter().all(|rows| *rows > 0));
-    // One set exceeds the memory, and no other is loaded beside it.
+    // One set exceeds the memory, and no other is loaded at the same time.
     assert!(reserved <= 9 * BLOCK_BYTES, "{reserved} bytes are reserved of {memory}");
 }
