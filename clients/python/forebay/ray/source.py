@@ -35,7 +35,8 @@ class Source(Datasource):
 
         flights = ray.data.read_datasource(forebay.ray.Source(client, "flights", columns=["delay", "distance"]))
 
-    Each read task receives its part of every batch from the server. All tasks, also repeated ones, read the same snapshot.
+    Each read task receives its part of every batch from the server. All tasks, also repeated ones, read the same snapshot. Pass the
+    id of a `snapshot` to read the rows of an earlier source again.
     """
 
     def __init__(self, client: Client, dataset: str, *, batch_size: int = 65_536, **options: Any) -> None:
@@ -45,7 +46,7 @@ class Source(Datasource):
             client: Client, which is sent to the read tasks, including its token.
             dataset: Name of the dataset.
             batch_size: Rows per block. There are at most as many read tasks as blocks.
-            **options: Further arguments of `Client.train` that select columns and rows.
+            **options: Further arguments of `Client.train` that select columns, rows and the snapshot.
 
         Raises:
             TypeError: An option would change order or number of the rows.
@@ -59,6 +60,11 @@ class Source(Datasource):
         planned = client.train(dataset, rank=0, world_size=1, **self._options)
         self._options["snapshot"] = planned.summary["snapshot"]
         self._blocks = planned.steps_per_epoch
+
+    @property
+    def snapshot(self) -> str:
+        """Id of the snapshot that all tasks read."""
+        return self._options["snapshot"]
 
     def get_name(self) -> str:
         """Returns the name of the read tasks."""
