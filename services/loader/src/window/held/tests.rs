@@ -33,7 +33,9 @@ fn a_load_that_ended_without_a_window_has_failed_and_is_not_ready() {
     drop(of_panic);
     assert!(!panicked.is_loaded() && panicked.has_failed());
     assert!(panicked.all_started(), "no stream waits for its blocks");
-    let Some(Err(LoadError::Failed(error))) = panicked.wait().now_or_never() else { panic!("it waits, or has a window") };
+    let Some(Err(LoadError::Failed(error))) = panicked.wait().now_or_never() else {
+        panic!("it waits, or has a window")
+    };
     assert!(error.to_string().contains("ended without a result"), "{error}");
     assert!(!set(vec![Arc::clone(&loaded), panicked]).is_loaded(), "one of two has no window");
 
