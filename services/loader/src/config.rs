@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::FaultInjection;
 
+/// Least value of [`Config::max_prefetch_bytes`]: with a small cache, too, many streams have a batch.
+const MIN_MAX_PREFETCH_BYTES: u64 = 64 << 20;
+
 /// Limits and policies of a [`Loader`](crate::Loader).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
@@ -17,12 +20,14 @@ pub struct Config {
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
     pub concurrent_blocks: usize,
-    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one
-    /// batch, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
+    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream gets one batch of any
+    /// size, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
     pub prefetch_bytes: u64,
-    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share theirs evenly.
-    /// While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its own
-    /// share has none. A stream always gets one batch, even over the total.
+    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share
+    /// theirs evenly. While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its
+    /// own share has none. Streams without a batch may take the share of their token twice, or 64 MiB for all tokens together if that
+    /// is more. Beyond that, such streams wait in turn. A client that holds up others of its token in this
+    /// way, and receives nothing for `limits.receive_timeout`, is disconnected. One batch of a token may have any size.
     /// Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
@@ -87,6 +92,11 @@ impl Config {
     /// `total_prefetch_bytes`, resolved.
     pub(crate) fn total_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
         self.total_prefetch_bytes.unwrap_or(memory_bytes / 8)
+    }
+
+    /// Maximum size of the finished batches of all streams, if each has one of any size.
+    pub(crate) fn max_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
+        self.total_prefetch_bytes(memory_bytes).saturating_mul(2).max(MIN_MAX_PREFETCH_BYTES)
     }
 
     /// `disk_write_queue_bytes`, resolved.

@@ -57,7 +57,7 @@ pub use activity::{Purpose, StageWork};
 pub use batch::{
     assemble::{AssembleOptions, assemble},
     batches::{Batches, FinishedBatch},
-    budget::BatchCharge,
+    budget::{BatchCharge, Pace},
     wire::{Body, WireBatch},
 };
 pub use block_reader::{BlockColumns, BlockReader, Chunks};

@@ -115,8 +115,11 @@ impl Loader {
 
     fn over(memory_bytes: u64, disk: Option<Disk>, forecast: NextUse, config: Config, pool: Pool) -> Self {
         let blocks = BlockReader::new(memory_bytes, &config, pool.clone());
-        let prefetch_budget =
-            PrefetchBudget::new(config.total_prefetch_bytes(memory_bytes), config.prefetch_bytes);
+        let prefetch_budget = PrefetchBudget::new(
+            config.total_prefetch_bytes(memory_bytes),
+            config.prefetch_bytes,
+            config.max_prefetch_bytes(memory_bytes),
+        );
         let windows = Windows::new(memory_bytes, disk, forecast, config.clone(), blocks.clone());
         Self {
             windows: Arc::new(windows),

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    budget::{BatchCharge, PrefetchBudget, StreamBudget},
+    budget::{BatchCharge, Pace, PrefetchBudget, StreamBudget},
     pending::{GatheredBatch, PendingBatch},
     producer::Producer,
     wire::WireBatch,
@@ -74,6 +74,11 @@ impl Batches {
     /// Number of batches that have not been taken yet.
     pub fn remaining(&self) -> u64 {
         self.remaining
+    }
+
+    /// Memory that the stream holds while its consumer pauses.
+    pub fn pace(&self) -> Pace {
+        self.budget.pace()
     }
 
     /// Returns the next batch, or `None` after the last one. Cancel-safe. After an error the stream ends.

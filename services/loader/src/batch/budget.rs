@@ -1,5 +1,10 @@
 //! Limits on the bytes of finished batches. A batch counts until it is sent, which means that the transport has dropped its
 //! bytes. It is *taken* when the transport receives it.
+//!
+//! The first batch of each stream may have any size, so that the batches of a tenant may exceed its share, up to a maximum. Beyond
+//! that, the streams without a batch wait in turn.
+
+mod turns;
 
 use std::{
     collections::HashMap,
@@ -8,13 +13,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use forebay_cache::Tenant;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::consumer::Consumer;
+use turns::{Turn, Turns};
 
 /// Prefetch budget of all streams. Tenants share it by weight, and the streams of a tenant share theirs evenly. Cheap to
 /// clone.
@@ -26,6 +33,7 @@ pub(crate) struct PrefetchBudget {
 struct Shared {
     total_bytes: u64,
     stream_bytes: u64,
+    max_bytes: u64,
     /// Tenants that have streams, by their ids.
     tenants: Mutex<HashMap<u64, Arc<TenantBudget>>>,
     /// Sum of the weights of these tenants.
@@ -40,12 +48,15 @@ struct TenantBudget {
     /// Reserved bytes.
     used_bytes: AtomicU64,
     freed: Notify,
+    /// Streams without a batch that wait for one.
+    turns: Turns,
 }
 
 /// Prefetch budget of one stream.
 ///
-/// A batch is charged until it is sent. A stream always gets one batch, whatever its size. Further batches must fit the share of the
-/// stream. While all its batches are being sent, the next one need only fit the share of the tenant.
+/// A batch is charged until it is sent. The first batch of a stream must fit the maximum of the tenant; it fits in any case if the
+/// tenant has no other one. Further batches must fit the share of the stream. While all its batches are being sent, the next one
+/// need only fit the share of the tenant. While other streams wait for their first batch, a stream gets no further one.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
     tenant: Arc<TenantBudget>,
@@ -53,8 +64,22 @@ pub(crate) struct StreamBudget {
     used_bytes: AtomicU64,
     /// Reserved bytes of batches that the consumer has not taken.
     untaken_bytes: AtomicU64,
-    freed: Notify,
+    freed: Arc<Notify>,
     consumer: Consumer,
+}
+
+/// Memory of a stream whose consumer pauses.
+pub struct Pace(Arc<StreamBudget>);
+
+impl Pace {
+    /// Time at which the stream has held batches for `patience` that its consumer has not received, while another stream of the tenant
+    /// waits for memory for its first batch. `None` if there is no such stream.
+    pub fn overdue_at(&self, patience: Duration) -> Option<Instant> {
+        let waiting_since = self.0.tenant.turns.waiting_since()?;
+        let busy_since = self.0.consumer.busy_since()?;
+        let holds_batches = self.0.used_bytes.load(Ordering::Acquire) > 0;
+        holds_batches.then(|| waiting_since.max(busy_since) + patience)
+    }
 }
 
 /// Bytes reserved for one batch, released on drop.
@@ -85,10 +110,11 @@ impl fmt::Debug for BatchCharge {
 }
 
 impl PrefetchBudget {
-    /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream.
-    pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
-        let shared =
-            Shared { total_bytes, stream_bytes, tenants: Mutex::default(), weights: AtomicU64::new(0) };
+    /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream. With streams that have only
+    /// one batch, all together may take `max_bytes`.
+    pub(crate) fn new(total_bytes: u64, stream_bytes: u64, max_bytes: u64) -> Self {
+        let weights = AtomicU64::new(0);
+        let shared = Shared { total_bytes, stream_bytes, max_bytes, tenants: Mutex::default(), weights };
         Self { shared: Arc::new(shared) }
     }
 
@@ -102,6 +128,7 @@ impl PrefetchBudget {
                 streams: AtomicU64::new(0),
                 used_bytes: AtomicU64::new(0),
                 freed: Notify::new(),
+                turns: Turns::default(),
             })
         };
         let tenant = {
@@ -119,7 +146,7 @@ impl PrefetchBudget {
             tenant,
             used_bytes,
             untaken_bytes,
-            freed: Notify::new(),
+            freed: Arc::default(),
             consumer: Consumer::new(),
         })
     }
@@ -131,8 +158,16 @@ impl PrefetchBudget {
             tenants.remove(&tenant.id);
             self.shared.weights.fetch_sub(tenant.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        drop(tenants);
-        tenant.freed.notify_one();
+        // The shares of all others have grown.
+        tenants.values().for_each(|tenant| tenant.wake());
+    }
+}
+
+impl TenantBudget {
+    /// Makes a stream that waits try again.
+    fn wake(&self) {
+        self.turns.wake_next();
+        self.freed.notify_one();
     }
 }
 
@@ -148,10 +183,21 @@ impl StreamBudget {
         &self.consumer
     }
 
+    /// True if the stream has no batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used_bytes.load(Ordering::Acquire) == 0
+    }
+
+    /// Handle that tells until when the consumer may pause.
+    pub(crate) fn pace(self: &Arc<Self>) -> Pace {
+        Pace(Arc::clone(self))
+    }
+
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
     pub(crate) async fn reserve(self: &Arc<Self>, bytes: u64) -> BatchReservation {
+        let mut turn: Option<Turn<'_>> = None;
         loop {
-            if self.try_reserve(bytes) {
+            if self.try_reserve(bytes, turn.as_ref()) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return BatchReservation {
@@ -160,35 +206,54 @@ impl StreamBudget {
                     is_taken: AtomicBool::new(false),
                 };
             }
+            if turn.is_none() && self.is_empty() {
+                turn = Some(self.tenant.turns.wait(&self.freed));
+                continue;
+            }
             // `Notify` stores a permit, so a release between the check and this wait is not missed.
             tokio::select! {
                 biased;
                 () = self.freed.notified() => {}
-                () = self.tenant.freed.notified() => {}
+                () = self.tenant.freed.notified(), if turn.is_none() => {}
             }
         }
     }
-}
 
-impl StreamBudget {
-    /// Charges `bytes` to the tenant and returns true, if the stream may have them.
-    fn try_reserve(&self, bytes: u64) -> bool {
-        let used = self.used_bytes.load(Ordering::Acquire);
-        if used == 0 || used.saturating_add(bytes) <= self.own_bytes() {
-            self.tenant.used_bytes.fetch_add(bytes, Ordering::AcqRel);
-            return true;
+    /// Charges `bytes` to the tenant and returns true, if the stream may have them. `turn` is that of the stream, if it waits for its
+    /// first batch.
+    fn try_reserve(&self, bytes: u64, turn: Option<&Turn<'_>>) -> bool {
+        if !self.tenant.turns.is_next(turn) {
+            return false;
         }
+        let used = self.used_bytes.load(Ordering::Acquire);
         let all_taken = self.untaken_bytes.load(Ordering::Acquire) == 0;
-        let fits = |of_tenant: u64| of_tenant.checked_add(bytes).filter(|sum| *sum <= self.tenant_bytes());
-        all_taken && self.tenant.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
+        let limit = if used == 0 || used.saturating_add(bytes) <= self.own_bytes() {
+            self.max_tenant_bytes()
+        } else if all_taken {
+            self.tenant_bytes()
+        } else {
+            return false;
+        };
+        let fits =
+            |of_tenant: u64| of_tenant.checked_add(bytes).filter(|sum| of_tenant == 0 || *sum <= limit);
+        self.tenant.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
     }
 
     /// Budget of the tenant, in bytes.
     fn tenant_bytes(&self) -> u64 {
-        let shared = &self.total.shared;
+        self.share_of(self.total.shared.total_bytes)
+    }
+
+    /// Maximum size of all batches of the tenant, if it has several, in bytes.
+    fn max_tenant_bytes(&self) -> u64 {
+        self.share_of(self.total.shared.max_bytes)
+    }
+
+    /// Share of the tenant in `bytes`, by its weight.
+    fn share_of(&self, bytes: u64) -> u64 {
         let weight = self.tenant.weight.load(Ordering::Relaxed);
-        let weights = shared.weights.load(Ordering::Relaxed).max(weight);
-        (u128::from(shared.total_bytes) * u128::from(weight) / u128::from(weights)) as u64
+        let weights = self.total.shared.weights.load(Ordering::Relaxed).max(weight);
+        (u128::from(bytes) * u128::from(weight) / u128::from(weights)) as u64
     }
 
     /// Part of this stream in the budget of the tenant, in bytes.
@@ -234,6 +299,7 @@ impl BatchReservation {
         self.budget.charge(bytes.wrapping_sub(expected), self.is_taken.load(Ordering::Acquire));
         if bytes < expected {
             self.budget.freed.notify_one();
+            self.budget.tenant.turns.wake_next();
         }
     }
 }
@@ -242,7 +308,7 @@ impl Drop for BatchReservation {
     fn drop(&mut self) {
         let is_taken = *self.is_taken.get_mut();
         self.budget.charge(0_u64.wrapping_sub(*self.bytes.get_mut()), is_taken);
-        self.budget.tenant.freed.notify_one();
+        self.budget.tenant.wake();
         if is_taken {
             self.budget.consumer.has_received();
         }
@@ -260,13 +326,13 @@ mod tests {
 
     #[test]
     fn streams_share_the_space_and_one_batch_always_has_some() {
-        let total = PrefetchBudget::new(100, 60);
+        let total = PrefetchBudget::new(100, 60, 200);
         let (first, second) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
         // Two streams get half of the budget each.
         let reservation = first.reserve(40).now_or_never().unwrap();
         assert!(first.reserve(20).now_or_never().is_none());
         assert!(reservation.is_only());
-        let large = second.reserve(1000).now_or_never().unwrap();
+        let large = second.reserve(160).now_or_never().unwrap();
         assert!(second.reserve(1).now_or_never().is_none());
         drop((large, second));
         // A single stream is limited by its own maximum.
@@ -286,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_until_it_is_sent_and_a_stream_always_gets_one() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let taken = |stream: &Arc<StreamBudget>, bytes| {
             stream.reserve(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
@@ -294,9 +360,9 @@ mod tests {
         // Each stream has 10 bytes of its own. A second batch is admitted while the first is sent.
         let first = taken(&streams[0], 20).unwrap();
         let second = taken(&streams[0], 20).unwrap();
-        let others: Vec<_> = streams[1..].iter().map(|stream| taken(stream, 20).unwrap()).collect();
+        let others: Vec<_> = streams[1..9].iter().map(|stream| taken(stream, 20).unwrap()).collect();
         let used = || streams[0].tenant.used_bytes.load(Ordering::Relaxed);
-        assert_eq!(used(), 11 * 20);
+        assert_eq!(used(), 10 * 20);
         assert!(streams.iter().all(|stream| taken(stream, 1).is_none()), "the total is exceeded");
         drop((second, others));
         assert!(taken(&streams[0], 1).is_some(), "the total has room");
@@ -308,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_waits_for_its_tenant_continues_when_another_stream_releases_bytes() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
         let other = streams[1].reserve(80).now_or_never().unwrap();
@@ -319,8 +385,71 @@ mod tests {
     }
 
     #[test]
+    fn first_batches_take_at_most_twice_the_share_and_streams_wait_for_them_in_turn() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let used = || streams[0].tenant.used_bytes.load(Ordering::Relaxed);
+        let mut held: Vec<_> =
+            streams[..2].iter().map(|one| one.reserve(90).now_or_never().unwrap()).collect();
+        let (mut third, mut fourth) = (Box::pin(streams[2].reserve(90)), Box::pin(streams[3].reserve(10)));
+        assert!((&mut third).now_or_never().is_none(), "three batches exceed 200 bytes");
+        assert!(
+            (&mut fourth).now_or_never().is_none(),
+            "it would fit, but the third stream waits for longer"
+        );
+        assert!(
+            streams[0].reserve(1).now_or_never().is_none(),
+            "a second batch does not precede a first one"
+        );
+        assert_eq!(used(), 180);
+        held.pop();
+        let third = (&mut third).now_or_never().unwrap();
+        let fourth = (&mut fourth).now_or_never().unwrap();
+        assert_eq!(used(), 190);
+        // A batch of any size is made if there is no other one.
+        let mut large = Box::pin(streams[4].reserve(1000));
+        drop((held, third));
+        assert!((&mut large).now_or_never().is_none());
+        drop(fourth);
+        assert!((&mut large).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_stream_that_gives_up_its_turn_lets_the_next_one_continue() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let streams: Vec<_> = (0..3).map(|_| total.enter(Tenant::SERVER)).collect();
+        let _held = streams[0].reserve(150).now_or_never().unwrap();
+        let mut second = Box::pin(streams[1].reserve(100));
+        let mut third = Box::pin(streams[2].reserve(50));
+        assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
+        drop(second);
+        assert!((&mut third).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_stream_is_overdue_only_while_another_one_of_its_tenant_waits_for_a_batch() {
+        let (second, patience) = (Duration::from_secs(1), Duration::from_secs(60));
+        let total = PrefetchBudget::new(100, 100, 200);
+        let (paused, reading) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
+        let batch = Arc::new(paused.reserve(200).now_or_never().unwrap());
+        let _sending = BatchCharge::of_taken(&batch);
+        tokio::time::sleep(100 * second).await;
+        assert_eq!(paused.pace().overdue_at(patience), None, "no stream waits");
+        let mut waiting = Box::pin(reading.reserve(1));
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(paused.pace().overdue_at(patience), Some(Instant::now() + patience));
+        assert_eq!(reading.pace().overdue_at(patience), None, "it holds nothing");
+        tokio::time::sleep(second).await;
+        // The consumer makes progress.
+        paused.consumer().takes();
+        assert_eq!(paused.pace().overdue_at(patience), Some(Instant::now() + patience));
+        drop(waiting);
+        assert_eq!(paused.pace().overdue_at(patience), None);
+    }
+
+    #[test]
     fn a_changed_weight_counts_from_the_next_stream_on() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let enter = |id, weight| total.enter(Tenant::new(id, NonZeroU32::new(weight).unwrap()));
         let (_other, first) = (enter(2, 1), enter(1, 1));
         assert_eq!(first.tenant_bytes(), 50);
@@ -332,9 +461,9 @@ mod tests {
 
     #[test]
     fn streams_of_one_tenant_take_nothing_from_the_budget_of_another() {
-        let total = PrefetchBudget::new(100, 100);
+        let total = PrefetchBudget::new(100, 100, 200);
         let tenant = |id: u32| Tenant::new(id.into(), NonZeroU32::new(id).unwrap());
-        let many: Vec<_> = (0..10).map(|_| total.enter(tenant(1))).collect();
+        let many: Vec<_> = (0..6).map(|_| total.enter(tenant(1))).collect();
         let held: Vec<_> = many.iter().map(|stream| stream.reserve(30).now_or_never().unwrap()).collect();
         let other = total.enter(tenant(3));
         assert!(other.reserve(75).now_or_never().is_some());

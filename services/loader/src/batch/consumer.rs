@@ -50,8 +50,13 @@ impl Consumer {
     /// Time since the consumer took a batch or received one completely. Zero while it has received everything and waits for a
     /// batch.
     pub(crate) fn busy_for(&self) -> Duration {
+        self.busy_since().map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Time since which [`busy_for`](Self::busy_for) counts. `None` while the consumer waits for a batch.
+    pub(crate) fn busy_since(&self) -> Option<Instant> {
         let state = self.0.lock();
-        if state.waits && state.receiving == 0 { Duration::ZERO } else { state.changed.elapsed() }
+        (!state.waits || state.receiving > 0).then_some(state.changed)
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use forebay_cache::Slabs;
@@ -98,20 +98,23 @@ impl Producer {
 
     /// Reserves memory for one batch of `items` rows or groups. If the consumer is busy for `slow_consumer_timeout`, the
     /// windows are released. Otherwise other streams could wait for memory that only this consumer can free. A consumer that has received
-    /// everything and waits for a batch is not slow, however long making the batch takes.
+    /// everything and waits for a batch is not slow, however long making the batch takes. If the stream waits that long for the
+    /// consumers of others, its windows are released, too.
     async fn reserve(&mut self, items: u64) -> BatchReservation {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let budget = Arc::clone(&self.budget);
         let mut taking = pin!(budget.reserve(bytes));
+        let (began, patience) = (tokio::time::Instant::now(), self.config.slow_consumer_timeout);
         loop {
-            let left = self.config.slow_consumer_timeout.saturating_sub(budget.consumer().busy_for());
-            if let Ok(reservation) = timeout(left, &mut taking).await {
-                return reservation;
-            }
-            if budget.consumer().busy_for() >= self.config.slow_consumer_timeout {
+            let of_others = if budget.is_empty() { began.elapsed() } else { Duration::ZERO };
+            let waited = budget.consumer().busy_for().max(of_others);
+            if waited >= patience {
                 self.windows.release();
                 return taking.await;
+            }
+            if let Ok(reservation) = timeout(patience - waited, &mut taking).await {
+                return reservation;
             }
         }
     }
