@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_loader::{Error, Loader, LookupRows, Pool, Priority};
+use forebay_loader::{Error, Loader, LookupRows, Pool, Priority, Tenant};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use parking_lot::{Mutex, RwLock};
@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Canary, Config,
-    snapshot::{LoadedSnapshot, View, ViewKey, view_key},
+    snapshot::{LoadedSnapshot, View, ViewKey, surplus, view_key},
 };
 use crate::index::{IndexProgress, KeyIndex, KeySpec};
 
@@ -287,7 +287,7 @@ impl OnlineDataset {
         let (index, reservation) = self.index(&reader).await?;
         let (mut loaded, mut bytes) = (HashMap::new(), 0);
         for (key, view) in self.next_views(previous.as_deref()) {
-            match self.load_view(&key, &view.selection, &reader, previous.as_deref()).await {
+            match self.load_view(&key, &view.selection, Tenant::SERVER, &reader, previous.as_deref()).await {
                 Ok(rows) => {
                     bytes += rows.bytes();
                     loaded.insert(key, View { rows: Arc::new(OnceCell::from(rows)), ..view });
@@ -387,7 +387,7 @@ impl OnlineDataset {
         let mut used: HashMap<_, _> = used.into_iter().map(unloaded).collect();
         let declared = self.shared.requirements.views.iter().map(|selection| {
             let key = view_key(selection);
-            let view = used.remove(&key).unwrap_or_else(|| View::new(selection.clone()));
+            let view = used.remove(&key).unwrap_or_else(|| View::new(selection.clone(), Tenant::SERVER));
             (key, View { is_declared: true, ..view })
         });
         let mut views: Vec<_> = declared.collect();
@@ -396,7 +396,7 @@ impl OnlineDataset {
         views.extend(others);
         if views.is_empty() {
             let all = selection(&self.shared.dataset, &v1::Train::default());
-            views.push((view_key(&all), View::new(all)));
+            views.push((view_key(&all), View::new(all, Tenant::SERVER)));
         }
         views
     }
@@ -417,12 +417,13 @@ impl OnlineDataset {
         }
     }
 
-    /// Loads the rows of a view. If they do not fit in memory, views of the snapshot `loaded` that were not used recently are
-    /// evicted.
+    /// Loads the rows of a view for `tenant`. If they do not fit in memory, views of the snapshot `loaded` that were not used recently
+    /// are evicted, those of `tenant` first.
     async fn load_view(
         &self,
         key: &[u8],
         selection: &v1::Train,
+        tenant: Tenant,
         reader: &Reader,
         loaded: Option<&LoadedSnapshot>,
     ) -> Result<Arc<LookupRows>, Error> {
@@ -432,7 +433,7 @@ impl OnlineDataset {
                 return rows;
             };
             let before = self.now().saturating_sub(EVICTABLE_AFTER.as_micros() as u64);
-            if !loaded.evict(key, before, needed.saturating_sub(*limit)) {
+            if !loaded.evict(key, tenant, before, needed.saturating_sub(*limit)) {
                 return rows;
             }
         }
@@ -443,34 +444,30 @@ impl OnlineDataset {
         self.shared.created.elapsed().as_micros() as u64
     }
 
-    /// Returns the rows of a view and the time of its last use. Loads the rows if necessary, and evicts the least recently used
-    /// view if there are too many.
+    /// Returns the rows of a view and the time of its last use. Loads the rows for `tenant` if necessary, and evicts the least
+    /// recently used view if there are too many.
     pub(super) async fn view(
         &self,
         snapshot: &LoadedSnapshot,
         key: &[u8],
         selection: &v1::Train,
+        tenant: Tenant,
     ) -> Result<(Arc<LookupRows>, Arc<AtomicU64>), Error> {
         let View { rows, last_use, .. } = {
-            let fresh = || View::new(selection.clone());
+            let fresh = || View::new(selection.clone(), tenant);
             snapshot.views.lock().entry(key.to_vec()).or_insert_with(fresh).clone()
         };
-        let load = || self.load_view(key, selection, &snapshot.reader, Some(snapshot));
+        let load = || self.load_view(key, selection, tenant, &snapshot.reader, Some(snapshot));
         let loaded = rows.get_or_try_init(load).await.cloned();
         let mut views = snapshot.views.lock();
         match loaded {
             Ok(loaded) => {
                 self.record_use(&last_use);
-                let undeclared = views.values().filter(|view| !view.is_declared).count();
-                if undeclared > self.shared.config.max_views.max(1) {
-                    let last_use = |(_, view): &(&Vec<u8>, &View)| view.last_use.load(Ordering::Relaxed);
-                    let is_evictable = |(other, view): &(&Vec<u8>, &View)| {
-                        *other != key && view.rows.initialized() && !view.is_declared
-                    };
-                    let oldest =
-                        views.iter().filter(is_evictable).min_by_key(last_use).map(|(key, _)| key.clone());
-                    oldest.and_then(|oldest| views.remove(&oldest));
-                }
+                let surplus = surplus(&views, key, tenant, self.shared.config.max_views.max(1));
+                let evicted = surplus.and_then(|surplus| views.remove(&surplus));
+                // Rows are dropped outside of the lock.
+                drop(views);
+                drop(evicted);
                 Ok((loaded, last_use))
             }
             Err(error) => {

@@ -28,7 +28,7 @@ pub struct Lookup {
     request_columns: Option<Arc<RequestColumns>>,
     /// Schemas of the datasets and the joined schema of the last answer.
     schema: Option<(Vec<SchemaRef>, SchemaRef)>,
-    /// Tenant to which large answers belong.
+    /// Tenant to which large answers and loaded views belong.
     tenant: Tenant,
 }
 
@@ -88,7 +88,7 @@ impl Lookup {
         Self { request_columns, ..self }
     }
 
-    /// Makes the work for large answers work of `tenant`.
+    /// Makes the work for large answers work of `tenant`, and the views that the lookup loads views of `tenant`.
     #[must_use]
     pub fn of_tenant(self, tenant: Tenant) -> Self {
         Self { tenant, ..self }
@@ -272,7 +272,7 @@ impl Lookup {
     async fn sources(&mut self) -> Result<Vec<Source>, Error> {
         let mut sources = Vec::with_capacity(self.datasets.len());
         for dataset in &mut self.datasets {
-            sources.push(dataset.source().await?);
+            sources.push(dataset.source(self.tenant).await?);
         }
         Ok(sources)
     }
@@ -321,7 +321,7 @@ impl DatasetLookup {
         )
     }
 
-    async fn source(&mut self) -> Result<Source, Error> {
+    async fn source(&mut self, tenant: Tenant) -> Result<Source, Error> {
         let current = self.online.current().ok_or_else(|| self.not_loaded())?;
         if let Some((snapshot, rows, last_use)) = &self.last
             && std::ptr::eq(snapshot.as_ptr(), &raw const *current)
@@ -330,7 +330,7 @@ impl DatasetLookup {
             self.online.record_use(last_use);
             return Ok(Source { snapshot: current, rows });
         }
-        let (rows, last_use) = self.online.view(&current, &self.view, &self.selection).await?;
+        let (rows, last_use) = self.online.view(&current, &self.view, &self.selection, tenant).await?;
         // Weak references, so that an idle lookup does not keep an outdated snapshot in memory.
         self.last = Some((Arc::downgrade(&current), Arc::downgrade(&rows), last_use));
         Ok(Source { snapshot: current, rows })

@@ -1,6 +1,7 @@
 //! A loaded snapshot: its index and its views.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{
         Arc,
@@ -8,7 +9,7 @@ use std::{
     },
 };
 
-use forebay_loader::{LookupReservation, LookupRows};
+use forebay_loader::{LookupReservation, LookupRows, Tenant};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use parking_lot::Mutex;
@@ -36,15 +37,18 @@ pub(super) struct View {
     pub(super) last_use: Arc<AtomicU64>,
     /// True if every snapshot has the view and keeps it.
     pub(super) is_declared: bool,
+    /// Id of the tenant that loaded the view.
+    pub(super) loaded_by: u64,
 }
 
 /// Identifies a view: its encoded selection.
 pub(super) type ViewKey = Vec<u8>;
 
 impl View {
-    /// A view that is not loaded.
-    pub(super) fn new(selection: v1::Train) -> Self {
-        Self { selection, rows: Arc::default(), last_use: Arc::default(), is_declared: false }
+    /// A view that is not loaded, of `tenant`.
+    pub(super) fn new(selection: v1::Train, tenant: Tenant) -> Self {
+        let loaded_by = tenant.id();
+        Self { selection, rows: Arc::default(), last_use: Arc::default(), is_declared: false, loaded_by }
     }
 }
 
@@ -70,13 +74,13 @@ impl LoadedSnapshot {
     }
 
     /// Evicts the least recently used of the loaded views that are not declared, were not used after `before` and are not the one
-    /// with `key`. Returns false, without evicting, if all of them together have less than `bytes`.
-    pub(super) fn evict(&self, key: &[u8], before: u64, bytes: u64) -> bool {
+    /// with `key`; those of `tenant` first. Returns false, without evicting, if all of them together have less than `bytes`.
+    pub(super) fn evict(&self, key: &[u8], tenant: Tenant, before: u64, bytes: u64) -> bool {
         let mut views = self.views.lock();
         let evictable = views.iter().filter_map(|(other, view)| {
             let (rows, last_use) = (view.rows.get()?, view.last_use.load(Ordering::Relaxed));
             (other != key && !view.is_declared && last_use <= before).then_some((
-                last_use,
+                (view.loaded_by != tenant.id(), last_use),
                 other,
                 rows.reserved_bytes(),
             ))
@@ -89,6 +93,34 @@ impl LoadedSnapshot {
         let oldest = oldest.clone();
         views.remove(&oldest).is_some()
     }
+}
+
+/// Returns the key of the view that is evicted after `tenant` has loaded the view with `key`, if there are more than `max` undeclared
+/// views, or more of a tenant than its share: seven eighths, or all without other tenants. It is the least recently used one of
+/// `tenant`, or else of the tenant with the most views.
+pub(super) fn surplus(
+    views: &HashMap<ViewKey, View>,
+    key: &[u8],
+    tenant: Tenant,
+    max: usize,
+) -> Option<ViewKey> {
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for view in views.values().filter(|view| !view.is_declared) {
+        *counts.entry(view.loaded_by).or_default() += 1;
+    }
+    let own = counts.get(&tenant.id()).copied().unwrap_or(0);
+    let share = if tenant.id() == Tenant::SERVER.id() { max } else { max - max / 8 };
+    if own <= share && counts.values().sum::<usize>() <= max {
+        return None;
+    }
+    let is_evictable = |(other, view): &(&ViewKey, &View)| {
+        other.as_slice() != key && view.rows.initialized() && !view.is_declared
+    };
+    let order = |(other, view): &(&ViewKey, &View)| {
+        let (owner, last_use) = (view.loaded_by, view.last_use.load(Ordering::Relaxed));
+        (owner != tenant.id(), Reverse(counts.get(&owner).copied()), last_use, (*other).clone())
+    };
+    views.iter().filter(is_evictable).min_by_key(order).map(|(key, _)| key.clone())
 }
 
 /// Returns the key of a selection's view.

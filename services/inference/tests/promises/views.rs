@@ -1,10 +1,10 @@
 //! Promises of views of lookups: which ones a snapshot is loaded with, and which ones are evicted.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use arrow_array::{cast::AsArray, types::Int64Type};
 use forebay_inference::{Config, KeyIndex, OnlineDataset};
-use forebay_loader::Error;
+use forebay_loader::{Error, Tenant};
 use forebay_proto::v1::Train;
 
 use crate::fixture::{Fixture, blocks, ids, online_with_views, rows, spec, users};
@@ -121,4 +121,57 @@ async fn a_view_that_does_not_fit_evicts_others_that_were_not_used_for_a_minute_
     assert_eq!(views(&online), 2);
     look_up("d").await.unwrap();
     assert!(matches!(look_up("a").await.err().unwrap(), Error::TooLarge { .. }), "`b` was just used");
+}
+
+#[tokio::test]
+async fn a_tenant_that_loads_many_views_evicts_its_own_and_not_those_of_others() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..100, 1)).await;
+    let online = online_with_views(
+        spec(&["user_id"], None),
+        1 << 28,
+        folder.path(),
+        Config { max_views: 8, ..Config::default() },
+        &[view("name || 'd' AS declared")],
+    );
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    let tenant = |id| Tenant::new(id, NonZeroU32::MIN);
+    let load = async |id, number: u64| {
+        let wanted = view(&format!("version + {number} AS v{number}"));
+        let mut lookup = online.lookup(&wanted, vec![]).of_tenant(tenant(id));
+        lookup.lookup_rows().await.unwrap().remove(0)
+    };
+    let production = [load(1, 1001).await, load(1, 1002).await];
+    for number in 0..20 {
+        load(2, number).await;
+    }
+    assert_eq!(views(&online), 1 + 8, "six views of the other tenant are kept");
+    for (number, rows) in [1001, 1002].into_iter().zip(&production) {
+        assert!(Arc::ptr_eq(rows, &load(1, number).await), "view {number} was loaded again");
+    }
+    // A tenant without a view gets the place of the tenant with the most.
+    let third = load(3, 3000).await;
+    load(2, 30).await;
+    assert!(Arc::ptr_eq(&third, &load(3, 3000).await));
+    for (number, rows) in [1001, 1002].into_iter().zip(&production) {
+        assert!(Arc::ptr_eq(rows, &load(1, number).await), "view {number} was loaded again");
+    }
+}
+
+#[tokio::test]
+async fn one_tenant_leaves_an_eighth_of_the_views_to_others_and_all_callers_without_tokens_have_all() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..100, 1)).await;
+    for (tenant, expected) in [(Tenant::new(1, NonZeroU32::MIN), 7), (Tenant::SERVER, 8)] {
+        let config = Config { max_views: 8, ..Config::default() };
+        let declared = [view("name || 'd' AS declared")];
+        let key = spec(&["user_id"], None);
+        let online = online_with_views(key, 1 << 28, folder.path(), config, &declared);
+        online.load_snapshot(fixture.reader().await).await.unwrap();
+        for number in 0..12 {
+            let wanted = view(&format!("version + {number} AS v{number}"));
+            online.lookup(&wanted, vec![]).of_tenant(tenant).lookup_rows().await.unwrap();
+        }
+        assert_eq!(views(&online), 1 + expected);
+    }
 }
