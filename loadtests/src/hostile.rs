@@ -5,40 +5,31 @@
 
 mod attack;
 mod calls;
+mod good;
+mod unread;
 
-use std::{
-    net::SocketAddr,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
+use arrow_array::{Float32Array, RecordBatch};
 use clap::{Args, ValueEnum};
 use forebay_client::{Client, Config, Token};
-use forebay_proto::v1;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
-use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) use attack::Attack;
 use attack::Kind;
-use calls::{get, keys};
+use good::Measured;
 
 use crate::{
     chart::{Bar, Chart},
     machine::Machine,
     output::Output,
     process::Process,
-    scenario::Scenario,
     server::{Server, Transport},
     source::Source,
-    stats::median,
 };
 
 /// Flags of `forebay-load hostile`.
@@ -51,7 +42,7 @@ pub(crate) struct Hostile {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Duration of a measurement.
-    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "4s", value_name = "TIME", value_parser = humantime::parse_duration)]
     time: Duration,
     #[command(flatten)]
     output: Output,
@@ -59,55 +50,57 @@ pub(crate) struct Hostile {
 
 /// Time between the start of an attack and the measurement.
 const LEAD: Duration = Duration::from_secs(2);
-/// Keys per lookup of the good caller.
-const KEYS: i64 = 100;
-/// Time between two probes, each on a connection of its own.
-const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// Time limit of a probe. A failed probe counts as one that took this long.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest acceptable ratio of latencies and rates.
 const MAX_RATIO: f64 = 2.0;
 const GOOD: &str = "good";
 const BAD: &str = "attacker";
+const MIB: u64 = 1 << 20;
+const CACHE_BYTES: u64 = 1 << 30;
+/// `limits.max_unsent_bytes`.
+const UNSENT_BYTES: u64 = 256 * MIB;
+/// `limits.max_incoming_bytes`.
+const INCOMING_BYTES: u64 = 128 * MIB;
+/// `loader.total_prefetch_bytes`.
+const PREFETCH_BYTES: u64 = CACHE_BYTES / 8;
+/// Memory that the limits permit to all callers, in addition to the cache. Finished batches may take `total_prefetch_bytes` twice.
+const BUDGET_BYTES: u64 = UNSENT_BYTES + INCOMING_BYTES + 2 * PREFETCH_BYTES;
+/// Memory beyond the limits: connections, and pages that the allocator keeps.
+const SLACK_BYTES: u64 = 64 * MIB;
 
-/// Results of the good clients.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Measured {
-    rows_per_second: f64,
-    lookup_p99_seconds: f64,
-    probe_p99_seconds: f64,
-}
-
-/// Measurements of one attack.
+/// Measurements of one attack, pooled over its rounds.
 #[derive(Debug, Serialize)]
 struct Attacked {
     kind: Kind,
     /// Results while the attack is on another server.
-    control: Vec<Measured>,
+    control: Measured,
     /// Results while the attack is on the server of the good clients.
-    here: Vec<Measured>,
+    here: Measured,
     /// Peak of the server's resident memory so far, in bytes.
     peak_rss_bytes: u64,
 }
 
+/// A figure of the good clients: its name, and whether more is better.
+type Figure = (&'static str, fn(&Measured) -> f64, bool);
+
+/// The figures that are compared.
+const FIGURES: [Figure; 5] = [
+    ("M rows/s", |measured| measured.rows_per_second() / 1e6, true),
+    ("wait p99, ms", |measured| measured.wait_p99_seconds() * 1e3, false),
+    ("lookups/s", Measured::lookups_per_second, true),
+    ("lookup p99, ms", |measured| measured.lookup_p99_seconds() * 1e3, false),
+    ("probe p99, ms", |measured| measured.probe_p99_seconds() * 1e3, false),
+];
+
 impl Attacked {
-    /// Medians of a figure, as (attack on another server, attack on this server).
-    fn medians(&self, figure: fn(&Measured) -> f64) -> (f64, f64) {
-        (median(self.control.iter().map(figure)), median(self.here.iter().map(figure)))
+    /// Ratio of a figure during an attack on this server to that during an attack on another server. Above 1 is worse.
+    fn ratio(&self, (_, figure, more_is_better): Figure) -> f64 {
+        let (control, here) = (figure(&self.control), figure(&self.here));
+        if more_is_better { control / here } else { here / control }
     }
 
-    /// Ratios of an attack on this server to one on another server: rate of rows, p99 of lookups and of probes. Above 1 is worse.
-    fn ratios(&self) -> [f64; 3] {
-        let (control, here) = self.medians(|measured| measured.rows_per_second);
-        let slower = |figure| {
-            let (control, here) = self.medians(figure);
-            here / control
-        };
-        [
-            control / here,
-            slower(|measured| measured.lookup_p99_seconds),
-            slower(|measured| measured.probe_p99_seconds),
-        ]
+    /// Largest of the ratios.
+    fn worst(&self) -> f64 {
+        FIGURES.iter().map(|figure| self.ratio(*figure)).fold(0.0, f64::max)
     }
 }
 
@@ -118,18 +111,23 @@ impl Hostile {
         let tokens = folder.path().join("tokens.toml");
         let token = |name: &str| {
             let digest = hex::encode(digest(&SHA256, name.as_bytes()));
-            format!("[{name}]\nsha256 = \"{digest}\"\ndatasets = [\"*\"]\n")
+            format!("[{name}]\nsha256 = \"{digest}\"\ndatasets = [\"*\"]\nserves = [\"*\"]\n")
         };
         std::fs::write(&tokens, token(GOOD) + &token(BAD))?;
         let path = data.path.display().to_string();
         let tokens = tokens.display().to_string();
+        let config = folder.path().join("forebay.toml");
+        std::fs::write(&config, settings())?;
+        let (config, cache) = (config.display().to_string(), CACHE_BYTES.to_string());
         let flags = [
+            "--config",
+            &config,
             "--online",
             "users=id",
             "--lookup-memory",
             "512MiB",
             "--cache-memory",
-            "1GiB",
+            &cache,
             "--tokens",
             &tokens,
         ];
@@ -138,20 +136,25 @@ impl Hostile {
         let runtime = Runtime::new()?;
         for server in [&server, &other] {
             server.ready()?;
+            runtime.spawn(work(server.url().to_owned()));
         }
-        runtime.block_on(good(&server, &scenario, LEAD))?;
+        runtime.block_on(good::measure(&server, &scenario, GOOD, LEAD))?;
         let before = server.usage()?.peak_rss_bytes;
         let kinds = if self.only.is_empty() { Kind::value_variants() } else { &self.only };
         let mut attacks = Vec::new();
         for kind in kinds {
-            let mut attacked =
-                Attacked { kind: *kind, control: Vec::new(), here: Vec::new(), peak_rss_bytes: 0 };
+            let mut attacked = Attacked {
+                kind: *kind,
+                control: Measured::default(),
+                here: Measured::default(),
+                peak_rss_bytes: 0,
+            };
             for round in 1..=self.rounds {
                 eprintln!("{kind:?}: round {round} of {}", self.rounds);
                 for (target, results) in [(&other, &mut attacked.control), (&server, &mut attacked.here)] {
                     let attacker = start_attack(*kind, target)?;
                     std::thread::sleep(LEAD);
-                    results.push(runtime.block_on(good(&server, &scenario, self.time))?);
+                    results.add(runtime.block_on(good::measure(&server, &scenario, GOOD, self.time))?);
                     drop(attacker);
                 }
             }
@@ -165,44 +168,65 @@ impl Hostile {
         let machine = Machine::this();
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
-            "{machine}\n{} measurements of {:?} each; medians; ratios to the same attack on another server",
+            "{machine}\n{} measurements of {:?} each, pooled; ratios to the same attack on another server",
             self.rounds, self.time
         );
         println!("peak RSS before the first attack: {:.0} MiB\n", mib(before));
-        println!(
-            "{:<16} {:>14} {:>7} {:>16} {:>7} {:>15} {:>7} {:>14}",
-            "attack",
-            "M rows/s",
-            "ratio",
-            "lookup p99, ms",
-            "ratio",
-            "probe p99, ms",
-            "ratio",
-            "peak RSS, MiB"
-        );
+        let heads = FIGURES.map(|(name, ..)| format!("{name:>14}  ratio")).concat();
+        println!("{:<16}{heads} peak RSS, MiB", "attack");
         for attacked in attacks {
-            let [rate, lookup, probe] = attacked.ratios();
+            let cells = FIGURES.map(|figure| {
+                let (_, value, _) = figure;
+                format!("{:>14.2} {:>6.2}", value(&attacked.here), attacked.ratio(figure))
+            });
             let name = attacked.kind.to_possible_value().map(|value| value.get_name().to_owned());
-            println!(
-                "{:<16} {:>14.2} {rate:>7.2} {:>16.2} {lookup:>7.2} {:>15.2} {probe:>7.2} {:>14.0}",
-                name.unwrap_or_default(),
-                attacked.medians(|measured| measured.rows_per_second).1 / 1e6,
-                attacked.medians(|measured| measured.lookup_p99_seconds).1 * 1e3,
-                attacked.medians(|measured| measured.probe_p99_seconds).1 * 1e3,
-                mib(attacked.peak_rss_bytes),
-            );
+            let (name, cells) = (name.unwrap_or_default(), cells.concat());
+            println!("{name:<16}{cells} {:>13.0}", mib(attacked.peak_rss_bytes));
         }
-        let bars = attacks.iter().map(|attacked| {
-            let ratios = attacked.ratios();
-            Bar::of(format!("{:?}", attacked.kind), [ratios.into_iter().fold(0.0, f64::max)], true)
-        });
+        let bars =
+            attacks.iter().map(|attacked| Bar::of(format!("{:?}", attacked.kind), [attacked.worst()], true));
         let chart = Chart::bars("Good clients during attacks", &machine, "worst ratio", bars);
-        let measurements = json!({ "attacks": attacks, "peak_rss_before": before });
+        let figures = attacks.iter().map(|attacked| {
+            let of = |measured: &Measured| FIGURES.map(|(name, value, _)| (name, value(measured)));
+            json!({ "kind": attacked.kind, "control": of(&attacked.control), "here": of(&attacked.here) })
+        });
+        let figures: Vec<_> = figures.collect();
+        let measurements = json!({ "figures": figures, "attacks": attacks, "peak_rss_before": before });
         self.output.write("hostile", &machine, &measurements, &chart)?;
-        let worst = attacks.iter().flat_map(Attacked::ratios).fold(0.0, f64::max);
+        let grown = attacks.iter().map(|attacked| attacked.peak_rss_bytes.saturating_sub(before)).max();
+        let grown = grown.unwrap_or(0);
+        ensure!(
+            grown <= BUDGET_BYTES + SLACK_BYTES,
+            "the memory has grown by {:.0} MiB; expected at most {:.0} MiB, which the limits permit, and {:.0} MiB",
+            mib(grown),
+            mib(BUDGET_BYTES),
+            mib(SLACK_BYTES)
+        );
+        let worst = attacks.iter().map(Attacked::worst).fold(0.0, f64::max);
         ensure!(worst <= MAX_RATIO, "a ratio is {worst:.2}; expected at most {MAX_RATIO}");
         Ok(())
     }
+}
+
+/// Settings of the servers: a batch queue, and the limits that the memory is compared with.
+fn settings() -> String {
+    format!(
+        "[limits]\nmax_unsent_bytes = {UNSENT_BYTES}\nmax_incoming_bytes = {INCOMING_BYTES}\n\
+         [loader]\ntotal_prefetch_bytes = {PREFETCH_BYTES}\n\
+         [queues.{}.features]\ndataset = \"users\"\ncolumns = [\"f0\"]\n",
+        unread::QUEUE
+    )
+}
+
+/// Serves the queue of the server at `url` until the server ends.
+async fn work(url: String) -> anyhow::Result<()> {
+    let client = Client::new([url], Config { token: Some(Token::new(GOOD)), ..Config::default() })?;
+    let mut worker = client.worker(unread::QUEUE, 2).await?;
+    while let Some(work) = worker.next().await? {
+        let scores = Float32Array::from_iter_values((0..work.batch.rows()).map(|row| row as f32));
+        work.reply(&RecordBatch::try_from_iter([("score", Arc::new(scores) as _)])?)?;
+    }
+    Ok(())
 }
 
 /// Starts an attack on `server` in a process of the lowest priority, and waits until it has begun.
@@ -213,75 +237,4 @@ fn start_attack(kind: Kind, server: &Server) -> anyhow::Result<Process> {
     command.args(["--kind", name.get_name(), "--token", BAD, "--dataset", "users"]);
     command.args(["--grpc", server.url().trim_start_matches("http://"), "--http", server.http_address()]);
     Process::server("attack", command)
-}
-
-/// Runs the good clients for `time`.
-async fn good(server: &Server, scenario: &Scenario, time: Duration) -> anyhow::Result<Measured> {
-    let config = Config { token: Some(Token::new(GOOD)), ..Config::default() };
-    let client = Client::new([server.url()], config)?;
-    let (rows, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let train = scenario.train(0, 1_000_000);
-    let training = tokio::spawn(train_until(client.clone(), train, Arc::clone(&rows), Arc::clone(&ended)));
-    let looking = tokio::spawn(look_up_until(client, Arc::clone(&ended)));
-    let probing = tokio::spawn(probe_until(server.http_address().parse()?, Arc::clone(&ended)));
-    let (begin, first) = (Instant::now(), rows.load(Ordering::Relaxed));
-    tokio::time::sleep(time).await;
-    let received = rows.load(Ordering::Relaxed) - first;
-    let rows_per_second = received as f64 / begin.elapsed().as_secs_f64();
-    ended.store(true, Ordering::Relaxed);
-    training.await??;
-    Ok(Measured {
-        rows_per_second,
-        lookup_p99_seconds: p99(looking.await??),
-        probe_p99_seconds: p99(probing.await?),
-    })
-}
-
-async fn train_until(
-    client: Client,
-    train: v1::Train,
-    rows: Arc<AtomicU64>,
-    ended: Arc<AtomicBool>,
-) -> anyhow::Result<()> {
-    let mut training = client.train(&train).await?;
-    while !ended.load(Ordering::Relaxed)
-        && let Some(batch) = training.next().await
-    {
-        rows.fetch_add(batch?.rows(), Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-async fn look_up_until(client: Client, ended: Arc<AtomicBool>) -> anyhow::Result<Vec<f64>> {
-    let lookup = v1::Lookup { dataset: "users".into(), ..v1::Lookup::default() };
-    let lookups = client.lookup(&lookup).await?;
-    let mut latencies = Vec::new();
-    for turn in 0.. {
-        if ended.load(Ordering::Relaxed) {
-            break;
-        }
-        let first = (xxh3_64(&u64::to_le_bytes(turn)) % 900_000) as i64;
-        let begin = Instant::now();
-        lookups.get(&keys(first..first + KEYS)?).await?;
-        latencies.push(begin.elapsed().as_secs_f64());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    Ok(latencies)
-}
-
-async fn probe_until(address: SocketAddr, ended: Arc<AtomicBool>) -> Vec<f64> {
-    let mut latencies = Vec::new();
-    while !ended.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        let answer = tokio::time::timeout(PROBE_TIMEOUT, get(address, "/livez", None)).await;
-        let is_alive = matches!(answer, Ok(Ok(200)));
-        latencies.push(if is_alive { begin.elapsed() } else { PROBE_TIMEOUT }.as_secs_f64());
-        tokio::time::sleep(PROBE_INTERVAL).await;
-    }
-    latencies
-}
-
-fn p99(mut latencies: Vec<f64>) -> f64 {
-    latencies.sort_by(f64::total_cmp);
-    latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(f64::NAN)
 }

@@ -13,7 +13,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::calls::{get, keys};
+use super::{
+    calls::{get, keys},
+    unread,
+};
 
 /// Kind of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -31,6 +34,10 @@ pub(super) enum Kind {
     UnreadStreams,
     /// Answers to lookups that are not read.
     UnreadLookups,
+    /// Answers to all kinds of gRPC calls that are not read.
+    UnreadAnswers,
+    /// Answers over HTTP that are not read.
+    UnreadLists,
     /// Requests with hundreds of expressions.
     ExpensiveSql,
     /// Thousands of short jobs.
@@ -131,7 +138,7 @@ impl Attack {
             job_name: "attack".into(),
             ..v1::Train::default()
         };
-        let (kind, http, token) = (self.kind, self.http, self.token.clone());
+        let (kind, grpc, http, token) = (self.kind, self.grpc, self.http, self.token.clone());
         Ok(async move {
             for turn in 0.. {
                 let train = train.clone();
@@ -144,6 +151,8 @@ impl Attack {
                     }
                     Kind::UnreadStreams => unread(&client, &train).await,
                     Kind::UnreadLookups => lookups(&client, &train.dataset).await,
+                    Kind::UnreadAnswers => unread::answers(grpc, &token, &train).await,
+                    Kind::UnreadLists => unread::lists(http, &token, &train).await,
                     Kind::ExpensiveSql => sql(&client, train, seed).await,
                     Kind::Sessions => short_job(&client, train, seed).await,
                     Kind::JobsListing => list_jobs(http, &token).await,

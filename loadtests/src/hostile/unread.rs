@@ -1,0 +1,124 @@
+//! Answers of all kinds that a client does not read: its HTTP/2 window for each answer is one byte.
+
+use std::{net::SocketAddr, time::Duration};
+
+use arrow_flight::FlightDescriptor;
+use bytes::{BufMut, Bytes, BytesMut};
+use forebay_proto::{
+    inference::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor},
+    v1,
+};
+use http::{HeaderMap, Method, Request, header::AUTHORIZATION};
+use prost::Message;
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use super::calls::get_json;
+
+/// Number of requests per connection: what the server accepts.
+const REQUESTS: usize = 200;
+/// Time until a connection is opened again. It is shorter than `limits.receive_timeout`.
+const HELD: Duration = Duration::from_secs(5);
+/// Window of the client for each answer. With one byte, the server passes each answer to the transport.
+const WINDOW_BYTES: u32 = 1;
+/// Keys per lookup: an answer has 0.3 MB.
+const KEYS: i64 = 2000;
+/// Keys per request to a queue.
+const QUEUE_KEYS: i64 = 200;
+/// Name of the queue of the servers.
+pub(super) const QUEUE: &str = "ranker";
+
+/// A request, without the token.
+struct Sent {
+    method: Method,
+    path: String,
+    body: Bytes,
+}
+
+impl Sent {
+    /// A gRPC call.
+    fn call(path: &str, message: &impl Message) -> Self {
+        let mut body = BytesMut::new();
+        body.put_u8(0);
+        body.put_u32(u32::try_from(message.encoded_len()).unwrap_or(u32::MAX));
+        body.put_slice(&message.encode_to_vec());
+        Self { method: Method::POST, path: path.to_owned(), body: body.freeze() }
+    }
+
+    fn get(path: &str) -> Self {
+        Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
+    }
+}
+
+/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets over one connection.
+pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
+    let dataset = train.dataset.clone();
+    let keys = v1::KeyColumn { name: "id".into(), integers: (0..KEYS).collect(), ..v1::KeyColumn::default() };
+    let lookup = v1::Lookup { dataset, keys: vec![keys], ..v1::Lookup::default() };
+    let train = v1::Train { world_size: Some(256), ..train.clone() };
+    let command = v1::Command { train: Some(train), ..v1::Command::default() };
+    let descriptor = FlightDescriptor::new_cmd(command.encode_to_vec());
+    let contents = InferTensorContents { int64_contents: (0..QUEUE_KEYS).collect(), ..Default::default() };
+    let input = InferInputTensor {
+        name: "id".into(),
+        datatype: "INT64".into(),
+        shape: vec![QUEUE_KEYS],
+        contents: Some(contents),
+        ..Default::default()
+    };
+    let infer =
+        ModelInferRequest { model_name: QUEUE.into(), inputs: vec![input], ..ModelInferRequest::default() };
+    let flight = "/arrow.flight.protocol.FlightService";
+    let kinds = [
+        Sent::call("/forebay.v1.Online/Lookup", &lookup),
+        Sent::call(&format!("{flight}/GetFlightInfo"), &descriptor),
+        Sent::call(&format!("{flight}/GetSchema"), &descriptor),
+        Sent::call(&format!("{flight}/ListFlights"), &arrow_flight::Criteria::default()),
+        Sent::call("/inference.GRPCInferenceService/ModelInfer", &infer),
+    ];
+    send(address, token, &kinds).await
+}
+
+/// Sends requests for jobs, datasets, sessions and an explanation over one connection to the HTTP port.
+pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
+    let datasets = get_json(address, "/api/v1/datasets", token).await?;
+    let snapshot = &datasets["datasets"][0]["snapshot"];
+    let train = json!({ "train": { "dataset": train.dataset, "snapshot": snapshot, "batch_size": train.batch_size } });
+    let explain = Sent {
+        method: Method::POST,
+        path: "/api/v1/explain?step=0&format=json".to_owned(),
+        body: train.to_string().into(),
+    };
+    let lists = ["jobs", "datasets", "sessions", "events"];
+    let kinds: Vec<_> =
+        lists.iter().map(|list| Sent::get(&format!("/api/v1/{list}"))).chain([explain]).collect();
+    send(address, token, &kinds).await
+}
+
+/// Sends requests of each kind in turn, and keeps the connection without reading the answers.
+async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Result<()> {
+    let stream = TcpStream::connect(address).await?;
+    let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
+    let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
+    let connection = tokio::spawn(connection);
+    let mut headers = HeaderMap::new();
+    headers.insert(AUTHORIZATION, format!("Bearer {token}").parse()?);
+    let mut answers = Vec::new();
+    for Sent { method, path, body } in kinds.iter().cycle().take(REQUESTS) {
+        let mut request = Request::builder().method(method).uri(format!("http://{address}{path}")).body(())?;
+        request.headers_mut().extend(headers.clone());
+        if method == Method::POST && path.contains('.') {
+            request.headers_mut().insert("content-type", "application/grpc".parse()?);
+            request.headers_mut().insert("te", "trailers".parse()?);
+        }
+        client = client.ready().await?;
+        let (answer, mut sender) = client.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            sender.send_data(body.clone(), true)?;
+        }
+        answers.push(answer);
+    }
+    // The server closes the connection earlier if it has no room for the answers.
+    drop(tokio::time::timeout(HELD, connection).await);
+    Ok(())
+}
