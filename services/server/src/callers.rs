@@ -3,6 +3,8 @@
 //! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
 //! hold nothing of it.
 
+mod account;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -19,6 +21,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub(crate) use account::Account;
+
 use crate::{Error, settings::Limits};
 
 /// Resources that callers share.
@@ -30,14 +34,26 @@ pub(crate) enum Resource {
     Exchanges,
     /// Open DoExchange streams of workers of queues.
     Workers,
-    /// Calls that are not in the other groups.
+    /// Calls that are not in the other groups. Every call is one until its kind is known.
     Calls,
+    /// Subscribers of `/api/v1/live`.
+    Subscribers,
+    /// Bytes of requests that are being received, and of messages of DoExchange streams until the next one is read.
+    IncomingBytes,
     /// Bytes of answers that clients have not received, and of requests that wait in batch queues.
     UnsentBytes,
 }
 
 impl Resource {
-    const ALL: [Self; 5] = [Self::Streams, Self::Exchanges, Self::Workers, Self::Calls, Self::UnsentBytes];
+    const ALL: [Self; 7] = [
+        Self::Streams,
+        Self::Exchanges,
+        Self::Workers,
+        Self::Calls,
+        Self::Subscribers,
+        Self::IncomingBytes,
+        Self::UnsentBytes,
+    ];
 
     /// Name in metrics and in the API.
     pub(crate) fn name(self) -> &'static str {
@@ -46,6 +62,8 @@ impl Resource {
             Self::Exchanges => "exchanges",
             Self::Workers => "workers",
             Self::Calls => "calls",
+            Self::Subscribers => "subscribers",
+            Self::IncomingBytes => "incoming_bytes",
             Self::UnsentBytes => "unsent_bytes",
         }
     }
@@ -57,10 +75,43 @@ impl Resource {
             Self::Exchanges => ("limits.max_exchanges", limits.max_exchanges as u64),
             Self::Workers => ("limits.max_workers", limits.max_workers as u64),
             Self::Calls => ("limits.max_calls", limits.max_calls as u64),
+            Self::Subscribers => ("limits.max_live_subscribers", limits.max_live_subscribers as u64),
+            Self::IncomingBytes => ("limits.max_incoming_bytes", limits.max_incoming_bytes),
             Self::UnsentBytes => ("limits.max_unsent_bytes", limits.max_unsent_bytes),
         }
     }
 }
+
+/// Rule for the part of a resource that remains for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reserve {
+    /// An eighth.
+    Normal,
+    /// Half, and an eighth of the other half.
+    Low,
+    /// A sixteenth.
+    Small,
+}
+
+impl Reserve {
+    /// Part of `limit` that all callers may use, and the part of it that is only for callers that hold nothing.
+    fn of(self, limit: u64) -> (u64, u64) {
+        match self {
+            Self::Normal => (limit, limit / 8),
+            Self::Low => (limit / 2, limit / 2 / 8),
+            Self::Small => (limit, limit / 16),
+        }
+    }
+}
+
+impl From<Priority> for Reserve {
+    fn from(priority: Priority) -> Self {
+        if priority == Priority::Low { Self::Low } else { Self::Normal }
+    }
+}
+
+/// Maximum size of an answer for [`Callers::take_small`], in bytes.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// Identity to which work is charged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,7 +163,7 @@ impl Callers {
     ///
     /// # Errors
     /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
-    /// 7/8 of it if the caller holds some already.
+    /// 7/8 of it if the caller holds some already. A limit error, without a time to retry, if no caller may hold that much.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
         self.take_for(Priority::Normal, caller, resource, amount)
     }
@@ -129,7 +180,27 @@ impl Callers {
         resource: Resource,
         amount: u64,
     ) -> Result<Charge, Error> {
-        self.try_take(caller, resource, amount, priority).inspect_err(|_| {
+        self.take_from(priority.into(), caller, resource, amount)
+    }
+
+    /// As [`take`](Self::take), for an answer of `bytes` bytes. An answer of at most 1 MiB may use half of what is reserved for callers
+    /// that hold nothing, so that a caller whose other answers take all of its share can still ask why.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_small(&self, caller: &Caller, bytes: u64) -> Result<Charge, Error> {
+        let reserve = if bytes <= SMALL_BYTES { Reserve::Small } else { Reserve::Normal };
+        self.take_from(reserve, caller, Resource::UnsentBytes, bytes)
+    }
+
+    fn take_from(
+        &self,
+        reserve: Reserve,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+    ) -> Result<Charge, Error> {
+        self.try_take(caller, resource, amount, reserve).inspect_err(|_| {
             counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
         })
     }
@@ -153,7 +224,7 @@ impl Callers {
             let mut released = std::pin::pin!(released);
             // From here on, a release is noticed.
             released.as_mut().enable();
-            match self.try_take(caller, resource, amount, Priority::Normal) {
+            match self.try_take(caller, resource, amount, Reserve::Normal) {
                 Err(_) if can_succeed && timeout_at(deadline, released).await.is_ok() => {}
                 Err(_) => return self.take(caller, resource, amount),
                 Ok(charge) => return Ok(charge),
@@ -166,15 +237,24 @@ impl Callers {
         caller: &Caller,
         resource: Resource,
         amount: u64,
-        priority: Priority,
+        reserve: Reserve,
     ) -> Result<Charge, Error> {
         let mut held = self.shared.held.lock();
-        self.check(&held, caller, resource, amount, priority)?;
+        self.check(&held, caller, resource, amount, reserve)?;
+        Ok(self.add(&mut held, caller, resource, amount))
+    }
+
+    /// Charges `amount` of a resource to a caller until the charge is dropped, without a limit: what is charged is held already.
+    pub(crate) fn charge(&self, caller: &Caller, resource: Resource, amount: u64) -> Charge {
+        self.add(&mut self.shared.held.lock(), caller, resource, amount)
+    }
+
+    fn add(&self, held: &mut Held, caller: &Caller, resource: Resource, amount: u64) -> Charge {
         let at = resource as usize;
         held.total[at] += amount;
         held.by_caller.entry(caller.clone()).or_default()[at] += amount;
         gauge!("forebay_caller_resources", "resource" => resource.name()).set(held.total[at] as f64);
-        Ok(Charge { callers: self.clone(), caller: caller.clone(), resource, amount })
+        Charge { callers: self.clone(), caller: caller.clone(), resource, amount }
     }
 
     /// Checks whether `caller` may hold `amount` more.
@@ -184,24 +264,27 @@ impl Callers {
         caller: &Caller,
         resource: Resource,
         amount: u64,
-        priority: Priority,
+        reserve: Reserve,
     ) -> Result<(), Error> {
         let (setting, limit) = resource.limit(&self.shared.limits);
-        let capacity = if priority == Priority::Low { limit / 2 } else { limit };
+        let (capacity, reserved) = reserve.of(limit);
         let (total, at) = (held.total[resource as usize], resource as usize);
         let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
-        let share = capacity - capacity / 8;
+        let share = capacity - reserved;
         let room = if own > 0 { share } else { capacity };
         if total.saturating_add(amount) <= room && own.saturating_add(amount) <= share {
             return Ok(());
         }
         let name = resource.name();
-        let half =
-            if priority == Priority::Low { "; requests of low priority may use half of it" } else { "" };
+        let half = if reserve == Reserve::Low { "; requests of low priority may use half of it" } else { "" };
+        if amount > share {
+            return Err(Error::limit(format!(
+                "{amount} {name} exceed {share}, which is what one caller may use; {setting} is {limit}{half}"
+            )));
+        }
         Err(Error::busy(format!(
             "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
-             {limit}{half}; {} are reserved for callers that use none",
-            capacity / 8
+             {limit}{half}; {reserved} are reserved for callers that use none"
         )))
     }
 
@@ -218,13 +301,21 @@ impl Callers {
         Usage { callers, totals }
     }
 
-    /// Waits until no call, exchange or worker is running. Streams and unsent bytes do not count.
+    /// Waits until no call, exchange or worker is running. Streams, subscribers and bytes do not count.
     pub(crate) async fn none_running(&self) {
+        self.none_held(&[Resource::Exchanges, Resource::Workers, Resource::Calls]).await;
+    }
+
+    /// Waits until no subscriber is connected.
+    pub(crate) async fn none_subscribed(&self) {
+        self.none_held(&[Resource::Subscribers]).await;
+    }
+
+    /// Waits until no caller holds any of these resources.
+    async fn none_held(&self, resources: &[Resource]) {
         let is_idle = || {
             let total = self.shared.held.lock().total;
-            [Resource::Exchanges, Resource::Workers, Resource::Calls]
-                .iter()
-                .all(|one| total[*one as usize] == 0)
+            resources.iter().all(|one| total[*one as usize] == 0)
         };
         loop {
             let released = self.shared.released.notified();
@@ -293,7 +384,7 @@ impl Charge {
         SharedCharge(Arc::new(Mutex::new(Some(self))))
     }
 
-    /// Takes the charge out of the extensions of a response.
+    /// Takes the charge out of the extensions of a request or a response.
     pub(crate) fn from_extension(extensions: &mut http::Extensions) -> Option<Self> {
         extensions.remove::<SharedCharge>()?.0.lock().take()
     }
@@ -473,6 +564,41 @@ mod tests {
         assert_eq!(held(), 7);
         drop(charge);
         assert_eq!((held(), callers.usage().callers.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_amount_that_no_caller_may_hold_is_refused_without_a_time_to_retry() {
+        let callers = callers(16);
+        let take = |amount| callers.take(&Caller::Local, Resource::Streams, amount).err().unwrap();
+        assert_eq!(
+            take(15).message(),
+            "15 streams exceed 14, which is what one caller may use; limits.max_streams is 16"
+        );
+        assert_eq!(take(15).retry_after_seconds(), None);
+        let _held = callers.take(&Caller::Local, Resource::Streams, 1).unwrap();
+        assert!(take(14).retry_after_seconds().is_some());
+    }
+
+    #[test]
+    fn small_answers_use_half_of_the_reserve_and_large_ones_none_of_it() {
+        let mib = 1 << 20;
+        let callers = Callers::new(Arc::new(Limits { max_unsent_bytes: 32 * mib, ..Limits::default() }));
+        let (one, other) = (token("one"), token("other"));
+        let _held = callers.take(&one, Resource::UnsentBytes, 28 * mib).unwrap();
+        assert!(callers.take_small(&one, mib + 1).is_err());
+        let _small = [callers.take_small(&one, mib).unwrap(), callers.take_small(&one, mib).unwrap()];
+        assert!(callers.take_small(&one, 1).is_err());
+        assert!(callers.take(&other, Resource::UnsentBytes, 2 * mib).is_ok(), "a sixteenth remains");
+    }
+
+    #[test]
+    fn what_is_held_already_is_charged_without_a_limit_and_counts_for_what_follows() {
+        let callers = callers(16);
+        let held = callers.charge(&token("one"), Resource::Streams, 100);
+        assert!(callers.take(&token("other"), Resource::Streams, 1).is_err());
+        drop(held);
+        assert!(callers.take(&token("other"), Resource::Streams, 1).is_ok());
+        assert!(callers.usage().callers.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

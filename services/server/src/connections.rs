@@ -37,7 +37,7 @@ use crate::{
 
 pub(crate) use config::Config;
 use connection::{Answer, Next};
-pub(crate) use connection::{Connection, unsent_limit};
+pub(crate) use connection::{Connection, MayPause, size_limit, unsent_limit};
 use places::Place;
 pub(crate) use places::Places;
 
@@ -219,7 +219,7 @@ impl Server {
                         true if connection.idle_since().is_some_and(|since| since + config.receive_timeout <= now) => {
                             Next::Close
                         }
-                        true if connection.unsent_deadline().is_some_and(|at| at <= now) => Next::Close,
+                        true if connection.deadline().is_some_and(|at| at <= now) => Next::Close,
                         true => Next::Check(now + CLOSE_INTERVAL),
                         false => connection.next(now),
                     };

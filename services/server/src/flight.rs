@@ -7,6 +7,7 @@ mod commands;
 mod context;
 mod exchange;
 mod framed;
+mod incoming;
 mod inference_service;
 mod lookups;
 mod methods;
@@ -56,8 +57,7 @@ pub(crate) fn router(
         .max_decoding_message_size(max_request_bytes);
     let inference = GrpcInferenceServiceServer::new(OpenInference { methods })
         .max_decoding_message_size(max_request_bytes);
-    let layer =
-        CallLayer::new(context.services.drain.clone(), authenticator, context.services.traces.clone());
+    let layer = CallLayer::new(&context.services, authenticator);
     Ok(tonic::service::Routes::new(flight)
         .add_service(unary)
         .add_service(inference)

@@ -9,7 +9,7 @@
 //!
 //! - `context`: the state of the routes, and what a handler needs for one caller.
 //! - `response`: errors as JSON, and parsing of requests.
-//! - `subscribers`: the limit on subscribers of `live`, and the state that they share.
+//! - `subscribers`: the state that the subscribers of `live` share.
 //! - `state`: everything that the dashboard shows; its parts are the responses of the routes.
 //! - `resources`, `stages`, `queue_schema`, `sessions/schema`: JSON of cache tiers, pipeline stages, queues and sessions.
 
@@ -37,7 +37,7 @@ mod stages;
 mod state;
 mod subscribers;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -49,9 +49,6 @@ pub(crate) use context::Context;
 pub(crate) use host_check::HostCheck;
 pub(crate) use subscribers::Subscribers;
 
-/// Time limit for reading a request. Handlers have time limits of their own.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
 pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
     let limits = &context.services.limits;
@@ -60,13 +57,13 @@ pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
         .merge(page::routes())
         .fallback(response::unknown_route)
         .method_not_allowed_fallback(response::unknown_method)
-        .layer(from_fn_with_state(context.authenticator.clone(), authorize::authorize));
+        .layer(from_fn_with_state(Arc::clone(&context), authorize::authorize));
     probes
         .method_not_allowed_fallback(response::unknown_method)
         .merge(authenticated_routes)
         .layer(DefaultBodyLimit::max(limits.max_request_bytes))
         .layer(from_fn_with_state(
-            READ_TIMEOUT.saturating_add(limits.explain_timeout),
+            limits.request_timeout.saturating_add(limits.explain_timeout),
             response::with_timeout,
         ))
         .layer(from_fn_with_state(host_check, host_check::check))

@@ -34,7 +34,6 @@ pub struct Server {
     /// Open gRPC connections.
     connections: Places,
     exit_when_idle: Option<Duration>,
-    subscribers: Arc<http::Subscribers>,
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
@@ -78,7 +77,7 @@ impl Server {
         reporter.report().await;
         tasks.spawn(reporter.run());
         let context = flight::Context { services: services.clone() };
-        let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
+        let subscribers = Arc::new(http::Subscribers::new());
         let observer = Observer::new(&settings, &services, recorder.clone());
         tasks.spawn(observer.clone().run());
         let host_check = http::HostCheck::new(&settings.allowed_hosts, settings.tokens.is_some());
@@ -86,7 +85,7 @@ impl Server {
             services: services.clone(),
             observer,
             authenticator: listeners.authenticator.clone(),
-            subscribers: Arc::clone(&subscribers),
+            subscribers,
             recorder,
             location: grpc.location(listeners.tls.is_some()),
             started: SystemTime::now(),
@@ -111,7 +110,6 @@ impl Server {
             services,
             connections,
             exit_when_idle: settings.exit_when_idle,
-            subscribers,
             stop,
             serving,
             _tasks: tasks,
@@ -185,7 +183,7 @@ impl Server {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
         // Subscribers receive the event before their connections are closed.
-        drop(tokio::time::timeout(FLUSH_TIME, self.subscribers.none_left()).await);
+        drop(tokio::time::timeout(FLUSH_TIME, self.services.callers.none_subscribed()).await);
         tokio::time::sleep(SUBSCRIBER_FLUSH_TIME).await;
         let left = self.grace_period.saturating_sub(began.elapsed());
         traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;

@@ -157,24 +157,35 @@ pub struct Limits {
     /// is answered. Default: 1,024.
     pub max_pending_requests: usize,
     /// Maximum number of concurrent batch streams. An eighth of this limit is reserved for callers that have none; so it is for
-    /// `max_exchanges`, `max_workers`, `max_calls` and `max_unsent_bytes`. A caller is a token or, without `tokens`, a client
-    /// address. Default: 1,024.
+    /// `max_exchanges`, `max_workers`, `max_calls`, `max_live_subscribers`, `max_incoming_bytes` and `max_unsent_bytes`. A caller is
+    /// a token or, without `tokens`, a client address. Default: 1,024.
     pub max_streams: usize,
     /// Maximum number of concurrent DoExchange streams for lookups and for requests to queues. Default: 1,024.
     pub max_exchanges: usize,
     /// Maximum number of connected workers of queues. Default: 256.
     pub max_workers: usize,
     /// Maximum number of concurrent gRPC calls that are neither batch streams nor DoExchange streams, such as lookups and actions.
+    /// A call counts from its headers until its answer is sent. A batch stream or DoExchange stream counts until its request is read.
     /// Default: 1,024.
     pub max_calls: usize,
-    /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups, answers of
-    /// batch queues, `GetFlightInfo`, and exported batches. It also counts requests to batch queues until the worker's answer:
+    /// Maximum total size of requests that are being received, in bytes. A message counts from its length prefix on. A message of a
+    /// DoExchange stream counts until the server reads the next one. If the limit is reached, further messages wait. It is at least
+    /// 8/7 of `max_request_bytes` and of `max_exchange_bytes`. Default: 128 MiB.
+    pub max_incoming_bytes: u64,
+    /// Time in which a client must send a request, or a message of a DoExchange stream, completely, at least 100 ms. One second per
+    /// MiB is added. After that, the call fails. Default: 30 s.
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    /// Maximum total size of answers that are not yet sent completely, in bytes. It counts all answers over gRPC and HTTP, except
+    /// training batches and batches for workers of queues. It also counts requests to batch queues until the worker's answer:
     /// their keys, their columns, and the estimated size of their features. Requests of low priority to batch queues
     /// may use half of this limit. One caller may use 7/8 of it. It is therefore at least 8/7 of `max_explain_bytes` and of
     /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
     /// Time in which a client must receive an answer that counts towards `max_unsent_bytes`, at least 100 ms. One second per MiB is
-    /// added. After that, the connection is closed. Default: 60 s.
+    /// added. After that, the connection is closed. It is also closed if a client accepts no part of an answer for this time. A batch
+    /// stream may be paused for longer, unless another stream of the same token waits for the memory of its batches
+    /// (`loader.total_prefetch_bytes`). Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub receive_timeout: Duration,
     /// Maximum number of concurrent connections, for gRPC and for HTTP each, at least 1. A further connection replaces the oldest
@@ -198,7 +209,7 @@ pub struct Limits {
     pub max_calls_per_connection: u32,
     /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
     pub max_events: usize,
-    /// Maximum number of concurrent subscribers of `/api/v1/live`. Default: 64.
+    /// Maximum number of concurrent subscribers of `/api/v1/live`. One caller may have 7/8 of them. Default: 64.
     pub max_live_subscribers: usize,
     /// Maximum number of open snapshots in addition to the current one of each dataset, over all datasets of the server. If it is
     /// reached, opening another one closes one of them, which is reopened when a request needs it. Default: 64.
@@ -237,6 +248,8 @@ impl Default for Limits {
             max_exchanges: 1024,
             max_workers: 256,
             max_calls: 1024,
+            max_incoming_bytes: 128 << 20,
+            request_timeout: Duration::from_secs(30),
             max_unsent_bytes: 256 << 20,
             receive_timeout: Duration::from_secs(60),
             max_connections: 1024,
@@ -410,7 +423,19 @@ impl Settings {
                 self.limits.max_unsent_bytes
             );
         }
+        for (name, bytes) in [
+            ("limits.max_request_bytes", self.limits.max_request_bytes),
+            ("limits.max_exchange_bytes", self.limits.max_exchange_bytes),
+        ] {
+            let least = (bytes as u64).saturating_mul(8).div_ceil(7);
+            ensure!(
+                self.limits.max_incoming_bytes >= least,
+                "limits.max_incoming_bytes is {}, expected at least 8/7 of {name}: {least}",
+                self.limits.max_incoming_bytes
+            );
+        }
         for (name, time) in [
+            ("limits.request_timeout", self.limits.request_timeout),
             ("limits.first_request_timeout", self.limits.first_request_timeout),
             ("limits.idle_timeout", self.limits.idle_timeout),
             ("limits.receive_timeout", self.limits.receive_timeout),

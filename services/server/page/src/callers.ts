@@ -41,7 +41,7 @@ export function greatest({ callers, resources }: CallerUsage): CallerInfo[] {
   const limits = new Map(resources.map(({ resource, limit }) => [resource, Math.max(1, limit)]));
   const part = (caller: CallerInfo) =>
     Math.max(
-      ...(['streams', 'exchanges', 'workers', 'calls', 'unsent_bytes'] as const).map(
+      ...(['streams', 'exchanges', 'workers', 'calls', 'subscribers', 'incoming_bytes', 'unsent_bytes'] as const).map(
         (resource) => caller[resource] / (limits.get(resource) ?? Number.POSITIVE_INFINITY),
       ),
     );
@@ -52,9 +52,9 @@ export function greatest({ callers, resources }: CallerUsage): CallerInfo[] {
 export function mostUsed({ resources }: CallerUsage): string {
   const [most] = [...resources].sort((one, other) => other.used / other.limit - one.used / one.limit);
   if (!most || most.used === 0) return '';
-  const isBytes = most.resource === 'unsent_bytes';
+  const isBytes = most.resource.endsWith('_bytes');
   const amount = (value: number) => (isBytes ? bytes(value) : number(value));
-  const name = isBytes ? 'unsent' : most.resource;
+  const name = most.resource.replace('_bytes', '');
   return `most used: ${name}, ${amount(most.used)} of ${amount(most.limit)} (${percent(most.used / most.limit)})`;
 }
 

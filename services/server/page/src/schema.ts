@@ -474,9 +474,19 @@ export interface components {
             exchanges: number;
             /**
              * Format: int64
+             * @description Size of the requests that the server is receiving from the caller, in bytes.
+             */
+            incoming_bytes: number;
+            /**
+             * Format: int64
              * @description Number of open streams of training batches.
              */
             streams: number;
+            /**
+             * Format: int64
+             * @description Number of subscribers of `/api/v1/live`.
+             */
+            subscribers: number;
             /** @description Name of the caller's token; null without tokens. */
             token: string | null;
             /**
@@ -1267,7 +1277,7 @@ export interface components {
              * @description Maximum amount. An eighth of it is only for callers that hold none.
              */
             limit: number;
-            /** @description Name of the resource: `streams`, `exchanges`, `workers`, `calls` or `unsent_bytes`. */
+            /** @description Name of the resource: `streams`, `exchanges`, `workers`, `calls`, `subscribers`, `incoming_bytes` or `unsent_bytes`. */
             resource: string;
             /**
              * Format: int64
@@ -2052,7 +2062,16 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Too many subscribers, or the server is shutting down. */
+            /** @description Too many subscribers, or too many of the caller. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server is shutting down. */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -5,7 +5,8 @@ import { greatest, mostUsed, nameOf } from '../src/callers.ts';
 import type { CallerInfo, CallerUsage } from '../src/schema.ts';
 
 const caller = (about: Partial<CallerInfo>): CallerInfo => ({
-  token: null, address: null, streams: 0, exchanges: 0, workers: 0, calls: 0, unsent_bytes: 0, ...about,
+  token: null, address: null, streams: 0, exchanges: 0, workers: 0, calls: 0, subscribers: 0, incoming_bytes: 0, unsent_bytes: 0,
+  ...about,
 });
 
 const usage = (...callers: CallerInfo[]): CallerUsage => ({

@@ -17,7 +17,7 @@ use super::{config::Config, places::Place};
 use crate::{
     Error,
     address::Peer,
-    callers::{Caller, Charge, MessageCharges},
+    callers::{Account, Caller, Charge, MessageCharges, Resource},
 };
 
 /// Maximum lifetime of a connection that only probes may use.
@@ -40,10 +40,29 @@ struct Requests {
     total: u64,
     /// Time when the last response ended.
     last_ended: Instant,
-    /// Deadlines of the charged answers that the client has not received, by their number.
-    unsent: BTreeMap<u64, Instant>,
-    /// Total number of charged answers.
-    total_unsent: u64,
+    /// Times by which the client must have received an answer, or accept more of one, by the number of the deadline.
+    deadlines: BTreeMap<u64, Instant>,
+    /// Responses whose clients may pause, by the number of the deadline.
+    paused: BTreeMap<u64, MayPause>,
+    /// Total number of deadlines.
+    total_deadlines: u64,
+}
+
+/// Marks a response whose client may pause for any time, because the response has a memory limit of its own. It is an extension of
+/// the response.
+#[derive(Clone)]
+pub(crate) struct MayPause(Arc<dyn Fn() -> Option<Instant> + Send + Sync>);
+
+impl MayPause {
+    /// A client that may always pause.
+    pub(crate) fn always() -> Self {
+        Self(Arc::new(|| None))
+    }
+
+    /// A client that may pause until the time that `deadline` returns, if it returns one.
+    pub(crate) fn until(deadline: impl Fn() -> Option<Instant> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(deadline))
+    }
 }
 
 /// Next step of the server with a connection.
@@ -60,8 +79,14 @@ pub(super) enum Next {
 impl Connection {
     pub(super) fn new(place: Place, peer: Peer, config: Config) -> Self {
         let opened = Instant::now();
-        let unsent = BTreeMap::new();
-        let requests = Requests { running: 0, total: 0, last_ended: opened, unsent, total_unsent: 0 };
+        let requests = Requests {
+            running: 0,
+            total: 0,
+            last_ended: opened,
+            deadlines: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            total_deadlines: 0,
+        };
         let (requests, is_authenticated) = (Mutex::new(requests), Mutex::new(false));
         Self { place, config, opened, peer, requests, is_authenticated }
     }
@@ -109,7 +134,7 @@ impl Connection {
         let (idle_since, total) = (self.idle_since(), self.requests.lock().total);
         let first = (total == 0).then(|| self.opened + self.config.first_request_timeout);
         let probe = self.is_for_probes().then(|| self.opened + PROBE_TIMEOUT);
-        let close_at = [self.unsent_deadline(), first, probe].into_iter().flatten().min();
+        let close_at = [self.deadline(), first, probe].into_iter().flatten().min();
         let idle_at = idle_since.unwrap_or(now) + self.config.idle_timeout;
         let finish_at =
             [Some(idle_at), self.config.max_age.map(|age| self.opened + age)].into_iter().flatten().min();
@@ -124,34 +149,50 @@ impl Connection {
         Next::Check([close_at, finish_at].into_iter().flatten().fold(again, Instant::min))
     }
 
-    /// Earliest time by which the client must have received an answer.
-    pub(super) fn unsent_deadline(&self) -> Option<Instant> {
-        self.requests.lock().unsent.values().min().copied()
+    /// Earliest time by which the client must have received an answer, or accept more of one.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let requests = self.requests.lock();
+        let paused = requests.paused.values().filter_map(|paused| (paused.0)());
+        requests.deadlines.values().copied().chain(paused).min()
+    }
+
+    /// Returns a deadline that is not set.
+    fn new_deadline(self: &Arc<Self>) -> Deadline {
+        let mut requests = self.requests.lock();
+        let number = requests.total_deadlines;
+        requests.total_deadlines += 1;
+        Deadline { connection: Arc::clone(self), number }
     }
 
     /// Notes an answer that holds `charge` until the transport no longer needs its bytes. The client must receive it within
     /// `receive_timeout` plus one second per MiB.
     pub(super) fn hold(self: &Arc<Self>, charge: Charge) -> Unsent {
-        let deadline = Instant::now() + unsent_limit(self.config.receive_timeout, &charge);
-        let mut requests = self.requests.lock();
-        let number = requests.total_unsent;
-        requests.total_unsent += 1;
-        requests.unsent.insert(number, deadline);
-        drop(requests);
-        Unsent { connection: Arc::clone(self), number, _charge: charge }
+        let deadline = self.new_deadline();
+        deadline.set(Some(Instant::now() + unsent_limit(self.config.receive_timeout, &charge)));
+        Unsent { _deadline: deadline, _charge: charge }
     }
 
     /// Time when the last response ended, or when the connection was opened. `None` while a request is running or the client has not
     /// received a charged answer.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let requests = self.requests.lock();
-        (requests.running == 0 && requests.unsent.is_empty()).then_some(requests.last_ended)
+        (requests.running == 0 && requests.deadlines.is_empty()).then_some(requests.last_ended)
     }
 }
 
 /// Time within which a client must receive a charged answer: `receive_timeout` plus one second per MiB.
 pub(crate) fn unsent_limit(receive_timeout: Duration, charge: &Charge) -> Duration {
-    receive_timeout + Duration::from_secs(charge.amount() >> 20)
+    size_limit(receive_timeout, charge.amount())
+}
+
+/// Time limit for the transfer of `bytes` bytes: `timeout` plus one second per MiB.
+pub(crate) fn size_limit(timeout: Duration, bytes: u64) -> Duration {
+    timeout.saturating_add(Duration::from_secs(bytes >> 20))
+}
+
+/// Size of the data of a frame.
+fn frame_bytes(frame: &Frame<Bytes>) -> u64 {
+    frame.data_ref().map_or(0, |data| data.len() as u64)
 }
 
 /// A running request of a [`Connection`].
@@ -167,17 +208,43 @@ impl Drop for Running {
     }
 }
 
-/// A charged answer that the client has not received.
-pub(super) struct Unsent {
+/// A deadline of a [`Connection`], until it is dropped.
+struct Deadline {
     connection: Arc<Connection>,
     number: u64,
-    _charge: Charge,
 }
 
-impl Drop for Unsent {
-    fn drop(&mut self) {
-        self.connection.requests.lock().unsent.remove(&self.number);
+impl Deadline {
+    /// Sets the time, or removes it.
+    fn set(&self, at: Option<Instant>) {
+        let deadlines = &mut self.connection.requests.lock().deadlines;
+        match at {
+            Some(at) => drop(deadlines.insert(self.number, at)),
+            None => drop(deadlines.remove(&self.number)),
+        }
     }
+
+    /// Replaces the time by one that the response determines.
+    fn pause(&self, paused: MayPause) {
+        self.connection.requests.lock().paused.insert(self.number, paused);
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        let mut requests = self.connection.requests.lock();
+        requests.deadlines.remove(&self.number);
+        // What it refers to is dropped outside of the lock.
+        let paused = requests.paused.remove(&self.number);
+        drop(requests);
+        drop(paused);
+    }
+}
+
+/// A charged answer that the client has not received.
+pub(super) struct Unsent {
+    _deadline: Deadline,
+    _charge: Charge,
 }
 
 /// Bytes of charged answers. The transport keeps them until it has sent them.
@@ -194,21 +261,35 @@ impl<C> AsRef<[u8]> for Charged<C> {
 
 /// A response body that keeps its request [`Running`] until it ends or is dropped, its charge until its bytes are sent, and the
 /// charge of each of its messages until the bytes of the message are sent.
+///
+/// Frames without such a charge are charged when the transport takes them. The client must accept a frame within `receive_timeout`
+/// plus one second per MiB of the frame before it. Both do not apply to a response with [`MayPause`].
 pub(super) struct Answer {
     body: axum::body::Body,
     unsent: Option<Arc<Unsent>>,
     messages: Option<MessageCharges>,
+    account: Option<Account>,
+    /// Time by which the transport must ask for the next frame. It is set while the client prevents this.
+    next_frame: Deadline,
+    may_pause: bool,
     running: Running,
 }
 
 impl Answer {
-    /// The body of `response`, whose extensions may hold a [`Charge`] or [`MessageCharges`].
+    /// The body of `response`, whose extensions may hold a [`Charge`] or [`MessageCharges`], an [`Account`] and [`MayPause`].
     pub(super) fn of(response: axum::response::Response, running: Running) -> http::Response<Self> {
         let (mut parts, body) = response.into_parts();
         let charge = Charge::from_extension(&mut parts.extensions);
         let unsent = charge.map(|charge| Arc::new(running.connection.hold(charge)));
-        let messages = parts.extensions.remove();
-        http::Response::from_parts(parts, Self { body, unsent, messages, running })
+        let (messages, account) = (parts.extensions.remove(), parts.extensions.remove());
+        let (next_frame, paused) = (running.connection.new_deadline(), parts.extensions.remove());
+        let may_pause = paused.is_some();
+        match paused {
+            Some(paused) => next_frame.pause(paused),
+            None => next_frame.set(Some(Instant::now() + running.connection.config.receive_timeout)),
+        }
+        let answer = Self { body, unsent, messages, account, next_frame, may_pause, running };
+        http::Response::from_parts(parts, answer)
     }
 
     /// Charges the bytes of a frame.
@@ -216,7 +297,13 @@ impl Answer {
         if let Some(unsent) = &self.unsent {
             return Bytes::from_owner(Charged { bytes, _unsent: Arc::clone(unsent) });
         }
-        let charges = self.messages.as_ref().map(MessageCharges::take).unwrap_or_default();
+        let mut charges = self.messages.as_ref().map(MessageCharges::take).unwrap_or_default();
+        if charges.is_empty()
+            && !self.may_pause
+            && let Some(account) = &self.account
+        {
+            charges.push(account.charge(Resource::UnsentBytes, bytes.len() as u64));
+        }
         if charges.is_empty() {
             return bytes;
         }
@@ -233,7 +320,19 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if !self.may_pause {
+            // While the body makes its next frame, the client need not do anything.
+            let limit = match &polled {
+                Poll::Pending => None,
+                Poll::Ready(Some(Ok(frame))) => {
+                    Some(size_limit(self.running.connection.config.receive_timeout, frame_bytes(frame)))
+                }
+                Poll::Ready(_) => Some(self.running.connection.config.receive_timeout),
+            };
+            self.next_frame.set(limit.map(|limit| Instant::now() + limit));
+        }
+        let frame = ready!(polled);
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.charged(bytes)))))
     }
 
@@ -257,7 +356,7 @@ mod tests {
     };
 
     use super::{super::places::Places, *};
-    use crate::callers::{Caller, Callers, Resource};
+    use crate::callers::Callers;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -353,7 +452,8 @@ mod tests {
     async fn each_message_of_a_stream_is_charged_until_its_bytes_are_sent() {
         let connection = connection(config());
         let callers = Callers::new(Arc::default());
-        let (charges, held) = (MessageCharges::default(), || callers.usage().totals[4].1);
+        let (charges, held) =
+            (MessageCharges::default(), || callers.usage().totals[Resource::UnsentBytes as usize].1);
         let (put, charged) = (charges.clone(), callers.clone());
         let messages = futures::stream::iter([1u64, 2, 0]).map(move |size| {
             if size > 0 {
@@ -376,6 +476,91 @@ mod tests {
         drop(body);
     }
 
+    /// Config in which only the time to receive is short.
+    fn receiving() -> Config {
+        Config { receive_timeout: 60 * SECOND, idle_timeout: 1000 * SECOND, ..config() }
+    }
+
+    async fn next_frame(body: &mut Pin<Box<Answer>>) -> Option<Bytes> {
+        let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await?;
+        Some(frame.unwrap().into_data().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_client_accepts_no_part_of_an_answer_is_closed() {
+        let connection = connection(receiving());
+        let response = axum::response::Response::new(axum::body::Body::from("answer"));
+        let body = Box::pin(Answer::of(response, connection.begin()).into_body());
+        advance(60 * SECOND).await;
+        assert_eq!(next(&connection), Next::Close);
+        drop(body);
+        assert_ne!(next(&connection), Next::Close);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_accepts_one_frame_after_the_other_has_the_time_for_each() {
+        let connection = connection(receiving());
+        let frames = futures::stream::iter(["one", "two"]).map(Ok::<_, axum::Error>);
+        let made = futures::stream::once(async {
+            tokio::time::sleep(500 * SECOND).await;
+            Ok("three")
+        });
+        let body = axum::body::Body::from_stream(frames.chain(made));
+        let response = axum::response::Response::new(body);
+        let mut body = Box::pin(Answer::of(response, connection.begin()).into_body());
+        for expected in ["one", "two"] {
+            advance(59 * SECOND).await;
+            assert_ne!(next(&connection), Next::Close);
+            assert_eq!(next_frame(&mut body).await.unwrap(), expected);
+        }
+        // The next frame is not ready, which is no fault of the client.
+        assert!(futures::FutureExt::now_or_never(next_frame(&mut body)).is_none());
+        advance(400 * SECOND).await;
+        assert_ne!(next(&connection), Next::Close);
+        assert_eq!(next_frame(&mut body).await.unwrap(), "three");
+        advance(60 * SECOND).await;
+        assert_eq!(next(&connection), Next::Close);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_may_pause_a_response_with_a_limit_of_its_own_until_its_deadline() {
+        let connection = connection(receiving());
+        let deadline = Arc::new(Mutex::new(None));
+        let read = Arc::clone(&deadline);
+        let mut response = axum::response::Response::new(axum::body::Body::from("batch"));
+        response.extensions_mut().insert(MayPause::until(move || *read.lock()));
+        let body = Answer::of(response, connection.begin()).into_body();
+        advance(900 * SECOND).await;
+        assert_ne!(next(&connection), Next::Close);
+        *deadline.lock() = Some(Instant::now() + SECOND);
+        assert_eq!(next(&connection), Next::Check(Instant::now() + SECOND));
+        advance(SECOND).await;
+        assert_eq!(next(&connection), Next::Close);
+        drop(body);
+        assert_ne!(next(&connection), Next::Close);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_without_a_charge_is_charged_to_its_caller_until_it_is_sent() {
+        let connection = connection(receiving());
+        let callers = Callers::new(Arc::default());
+        let held = || callers.usage().totals[Resource::UnsentBytes as usize].1;
+        let frames = futures::stream::iter(["four", "seven"]).map(Ok::<_, axum::Error>);
+        let mut response = axum::response::Response::new(axum::body::Body::from_stream(frames));
+        response.extensions_mut().insert(Account::new(&callers, Caller::Local));
+        let mut body = Box::pin(Answer::of(response, connection.begin()).into_body());
+        let first = next_frame(&mut body).await.unwrap();
+        let second = next_frame(&mut body).await.unwrap();
+        drop(body);
+        assert_eq!(held(), 4 + 5);
+        drop(first);
+        assert_eq!(held(), 5);
+        advance(60 * SECOND).await;
+        assert_eq!(next(&connection), Next::Close, "the transport still holds the second frame");
+        drop(second);
+        assert_eq!(held(), 0);
+    }
+
     /// Encoder of messages that are bytes.
     struct Plain;
 
@@ -393,7 +578,8 @@ mod tests {
     async fn a_frame_takes_over_the_charges_of_its_messages_and_not_of_the_one_being_made() {
         let connection = connection(config());
         let callers = Callers::new(Arc::default());
-        let (charges, held) = (MessageCharges::default(), || callers.usage().totals[4].1);
+        let (charges, held) =
+            (MessageCharges::default(), || callers.usage().totals[Resource::UnsentBytes as usize].1);
         let (put, charged) = (charges.clone(), callers.clone());
         // The first two messages are ready together. The transport sends them while the third one is being made.
         let messages = futures::stream::unfold(0, move |made| {
@@ -429,7 +615,7 @@ mod tests {
     async fn a_charge_that_no_frame_has_taken_over_ends_with_its_caller() {
         let connection = connection(config());
         let callers = Callers::new(Arc::default());
-        let held = || callers.usage().totals[4].1;
+        let held = || callers.usage().totals[Resource::UnsentBytes as usize].1;
         // The caller leaves while the first message, or the second one, is charged and not complete.
         for complete in [0, 1] {
             let (charges, charged) = (MessageCharges::default(), callers.clone());

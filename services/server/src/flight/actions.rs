@@ -17,7 +17,7 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use prost::Message;
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -28,7 +28,10 @@ use crate::{Error, auth::Access, registry::datasets::Opened, services::Services,
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
 
 /// Sender for the results of an action that reports progress.
-type ResultSender = mpsc::UnboundedSender<Result<ActionResult, Status>>;
+type ResultSender = mpsc::Sender<Result<ActionResult, Status>>;
+
+/// Maximum number of results of an action that the caller has not received. Progress beyond it is skipped.
+const MAX_UNSENT_RESULTS: usize = 256;
 
 /// Maximum value of each time in a report, in seconds.
 const MAX_REPORT_SECONDS: f64 = 3600.0;
@@ -296,7 +299,7 @@ async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results
         let blocks_read = AtomicU64::new(0);
         let progress = |done: CountProgress| {
             blocks_read.store(done.blocks_read, Ordering::Relaxed);
-            drop(sender.send(Ok(to_result(done))));
+            drop(sender.try_send(Ok(to_result(done))));
         };
         let counts = context.services.loader.count(&train, &reader, &progress).await?;
         let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
@@ -319,7 +322,7 @@ async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Res
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: LoadProgress| drop(sender.send(Ok(to_result(done))));
+        let progress = |done: LoadProgress| drop(sender.try_send(Ok(to_result(done))));
         let loaded = match tier {
             Tier::Memory => context.services.loader.warm(&job, &progress).await?,
             Tier::Disk => context.services.loader.pin(&job, &progress).await?,
@@ -349,13 +352,12 @@ fn progress_stream<F>(work: impl FnOnce(ResultSender) -> F) -> Results
 where
     F: Future<Output = Result<ActionResult, Error>> + Send + 'static,
 {
-    // The queue needs no bound: `work` sends at most one small message for each block of the snapshot.
-    let (sender, receiver) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::channel(MAX_UNSENT_RESULTS);
     let working = work(sender.clone());
     let task = AbortOnDropHandle::new(tokio::spawn(async move {
-        drop(sender.send(working.await.map_err(Status::from)));
+        drop(sender.send(working.await.map_err(Status::from)).await);
     }));
-    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
+    let results = ReceiverStream::new(receiver).map(move |result| {
         // The stream owns the task, so that dropping the stream aborts the task.
         let _ = &task;
         result

@@ -1,5 +1,5 @@
-//! The layer that wraps every gRPC call, including the framed route: metrics, authentication, rejection while the server drains,
-//! and tracing.
+//! The layer that wraps every gRPC call, including the framed route: metrics, authentication, limits of the caller, rejection while
+//! the server drains, and tracing.
 
 use std::{
     pin::Pin,
@@ -9,31 +9,41 @@ use std::{
 };
 
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::Limited;
 use tonic::{Code, Status, body::Body};
 use tracing::Instrument;
 
+use super::incoming::{Incoming, Messages, Unlimited};
 use crate::{
     Error,
     auth::{Access, Authenticator},
-    callers::Charge,
+    callers::{Account, Callers, Charge, Resource, SharedCharge},
     connections::Connection,
     drain::{Drain, stopping},
+    services::Services,
+    settings::Limits,
     telemetry::audit,
     traces::{Span, Trace, Traces},
 };
 
-/// Authenticates every call and rejects calls while the server drains. Handlers find the caller's [`Access`] among the request's
-/// extensions.
+/// Maximum size of the request of a health check, in bytes: the name of a service.
+const MAX_HEALTH_BYTES: usize = 4096;
+
+/// Authenticates every call, charges it to its caller, and rejects calls while the server drains. Handlers find the caller's
+/// [`Access`] among the request's extensions, and the charge for the call, which otherwise lasts until the answer is sent.
 #[derive(Clone)]
 pub(crate) struct CallLayer {
     drain: Drain,
     authenticator: Authenticator,
+    callers: Callers,
+    limits: Arc<Limits>,
     traces: Traces,
 }
 
 impl CallLayer {
-    pub(crate) fn new(drain: Drain, authenticator: Authenticator, traces: Traces) -> Self {
-        Self { drain, authenticator, traces }
+    pub(crate) fn new(services: &Services, authenticator: Authenticator) -> Self {
+        let Services { drain, callers, limits, traces, .. } = services.clone();
+        Self { drain, authenticator, callers, limits, traces }
     }
 
     fn authorize(
@@ -50,12 +60,44 @@ impl CallLayer {
         }
         Ok(access)
     }
+
+    /// Charges the call, and what it will hold of its request and its answer.
+    ///
+    /// # Errors
+    /// Busy, if the caller or all callers have too many calls.
+    fn admit(
+        &self,
+        access: Access,
+        call: &mut Call,
+        mut request: http::Request<axum::body::Body>,
+    ) -> Result<http::Request<axum::body::Body>, Status> {
+        let account = Account::new(&self.callers, access.caller());
+        let charge = account.take(Resource::Calls, 1)?.shared();
+        // Reflection is "other". Its client sends any number of requests.
+        let messages = match call.method {
+            "DoExchange" | "other" => Messages::Many,
+            _ => Messages::One,
+        };
+        let unlimited = Unlimited::default();
+        let extensions = request.extensions_mut();
+        extensions.insert(access);
+        extensions.insert(charge.clone());
+        extensions.insert(unlimited.clone());
+        call.held = Some((account.clone(), charge));
+        let incoming = |body| Incoming::new(body, messages, account, &self.limits, unlimited);
+        Ok(request.map(|body| axum::body::Body::new(incoming(body))))
+    }
 }
 
 /// Permissions of the caller, which [`CallLayer`] stored in the request's extensions.
 pub(super) fn access(extensions: &http::Extensions) -> Result<Access, Status> {
     let missing = || Error::unauthenticated("internal: the request reached a handler unauthenticated").into();
     extensions.get::<Access>().cloned().ok_or_else(missing)
+}
+
+/// Takes the charge for the call, so that it ends when it is dropped.
+pub(super) fn charge(extensions: &mut http::Extensions) -> Option<Charge> {
+    Charge::from_extension(extensions)
 }
 
 /// Trace of the call, if the call is traced.
@@ -85,9 +127,9 @@ pub(crate) struct CallService<S> {
     layer: CallLayer,
 }
 
-impl<S, B> tower::Service<http::Request<B>> for CallService<S>
+impl<S> tower::Service<http::Request<axum::body::Body>> for CallService<S>
 where
-    S: tower::Service<http::Request<B>, Response = http::Response<axum::body::Body>>,
+    S: tower::Service<http::Request<axum::body::Body>, Response = http::Response<axum::body::Body>>,
     S::Future: Send + 'static,
 {
     type Response = http::Response<Body>;
@@ -98,16 +140,19 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<axum::body::Body>) -> Self::Future {
         let mut call = Call::new(method(request.uri().path()));
         // Orchestrators check health without a token, and also while the server drains.
-        if call.method != "health" {
+        let mut timeout = timeout(request.headers());
+        if call.method == "health" {
+            let limit = self.layer.limits.request_timeout;
+            timeout = Some(timeout.map_or(limit, |timeout| timeout.min(limit)));
+            request = request.map(|body| axum::body::Body::new(Limited::new(body, MAX_HEALTH_BYTES)));
+        } else {
             let connection = request.extensions().get::<Arc<Connection>>().cloned();
-            match self.layer.authorize(request.headers(), connection.as_deref(), call.method) {
-                Ok(access) => {
-                    request.extensions_mut().insert(access);
-                    call.start_span(&self.layer.traces, &mut request);
-                }
+            let authorized = self.layer.authorize(request.headers(), connection.as_deref(), call.method);
+            match authorized.and_then(|access| self.layer.admit(access, &mut call, request)) {
+                Ok(admitted) => request = admitted,
                 Err(refused) => {
                     if refused.code() == Code::Unauthenticated {
                         audit::failed_login(
@@ -118,8 +163,8 @@ where
                     return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
                 }
             }
+            call.start_span(&self.layer.traces, &mut request);
         }
-        let timeout = timeout(request.headers());
         let answer = self.inner.call(request).instrument(call.log.clone());
         Box::pin(async move {
             let Some(timeout) = timeout else { return Ok(call.observe(answer.await?)) };
@@ -190,6 +235,8 @@ struct Call {
     method: &'static str,
     started: Instant,
     code: Option<Code>,
+    /// Caller of the call, and its charge for the call. The handler may take the charge.
+    held: Option<(Account, SharedCharge)>,
     span: Option<Span>,
     /// Span of the call's log lines.
     log: tracing::Span,
@@ -197,7 +244,14 @@ struct Call {
 
 impl Call {
     fn new(method: &'static str) -> Self {
-        Self { method, started: Instant::now(), code: None, span: None, log: tracing::Span::none() }
+        Self {
+            method,
+            started: Instant::now(),
+            code: None,
+            held: None,
+            span: None,
+            log: tracing::Span::none(),
+        }
     }
 
     /// Starts a span if the call is traced, and stores its [`Trace`] in the request's extensions.
@@ -232,6 +286,9 @@ impl Call {
             *code = http::HeaderValue::from(Code::ResourceExhausted as i32);
         }
         self.record_status(response.headers());
+        if let Some((account, _)) = &self.held {
+            response.extensions_mut().insert(account.clone());
+        }
         response.map(|body| Body::new(Observed { body: Box::pin(body), call: self }))
     }
 

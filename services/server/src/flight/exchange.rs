@@ -13,27 +13,36 @@ use futures::{StreamExt, stream as streams};
 use tonic::{Response, Status, Streaming};
 
 use self::stream::{Exchange, Messages};
-use super::Context;
+use super::{Context, incoming::Unlimited};
 use crate::{
     Error,
     auth::Access,
-    callers::{MessageCharges, Resource},
+    callers::{Charge, MessageCharges, Resource},
+    connections::MayPause,
     traces::Trace,
 };
 
 /// Timeout of the first message.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A DoExchange call whose kind is not known.
+pub(super) struct Begun {
+    pub(super) access: Access,
+    /// Trace of the call, if it is traced.
+    pub(super) trace: Option<Trace>,
+    /// Charge for the call, until its kind is known.
+    pub(super) call: Option<Charge>,
+    /// Handle of the messages of the client.
+    pub(super) unlimited: Unlimited,
+}
+
 /// Answers a DoExchange stream.
 pub(super) async fn exchange(
     context: &Context,
-    access: Access,
-    trace: Option<Trace>,
+    Begun { access, trace, call, unlimited }: Begun,
     mut messages: Streaming<FlightData>,
 ) -> Result<Response<Messages>, Status> {
     let (callers, caller) = (&context.services.callers, access.caller());
-    // Until the kind is known.
-    let call = callers.take(&caller, Resource::Calls, 1)?;
     let missing = || Error::invalid("the stream is empty; expected a first message with a descriptor");
     let first = context
         .services
@@ -48,9 +57,13 @@ pub(super) async fn exchange(
     let command: Command = encoding.decode("Command", &command).map_err(Error::from)?;
     // The first message may also hold the schema, so it is read again.
     let messages = streams::iter([Ok(first)]).chain(messages).boxed();
-    let resource = if command.worker.is_some() { Resource::Workers } else { Resource::Exchanges };
+    let is_worker = command.worker.is_some();
+    let resource = if is_worker { Resource::Workers } else { Resource::Exchanges };
     let charge = callers.take(&caller, resource, 1)?;
     drop(call);
+    if is_worker {
+        unlimited.set();
+    }
     let answers = MessageCharges::default();
     let context = context.clone();
     let exchange = Exchange { context, access, encoding, messages, charge, answers: answers.clone(), trace };
@@ -72,5 +85,9 @@ pub(super) async fn exchange(
     }?;
     let mut response = Response::new(messages);
     response.extensions_mut().insert(answers);
+    if is_worker {
+        // A worker computes before it reads the next batch. Its batches are charged to the callers of the queue.
+        response.extensions_mut().insert(MayPause::always());
+    }
     Ok(response)
 }

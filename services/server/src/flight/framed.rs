@@ -31,12 +31,14 @@ use tonic::{Code, Status, body::Body};
 use super::{
     Context, call_layer,
     commands::{Wanted, decode_ticket},
+    incoming::status_of,
     lookups::LookedUp,
 };
 use crate::{
     Error,
     auth::Access,
-    callers::Resource,
+    callers::{Charge, Resource},
+    connections::MayPause,
     members,
     registry::datasets::Datasets,
     sessions::Running,
@@ -75,21 +77,26 @@ impl tower::Service<http::Request<axum::body::Body>> for FramedDoGet {
 
 async fn answer(
     context: &Context,
-    request: http::Request<axum::body::Body>,
+    mut request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
     let access = call_layer::access(request.extensions())?;
+    // Until the stream is charged, or the answer to a lookup is sent.
+    let call = call_layer::charge(request.extensions_mut());
     let (trainer, trace) = (trainer(request.headers()), call_layer::trace(request.extensions()));
     let candidate = members::candidate(request.headers())?;
     let ticket = read_ticket(request, context.services.limits.max_request_bytes).await?;
     let (wanted, encoding) = decode_ticket(&ticket)?;
     let train = match wanted {
-        Wanted::Lookup(lookup) => return look_up(context, &access, lookup, encoding, trace).await,
+        Wanted::Lookup(lookup) => {
+            return look_up(context, &access, lookup, encoding, trace, call).await;
+        }
         Wanted::Train(train) => train,
     };
     let services = &context.services;
     services.members.admit(&train, candidate)?;
     let (job, rank, lane) = context.stream(&access, train).await?;
     let charge = services.callers.take(&access.caller(), Resource::Streams, 1)?;
+    drop(call);
     let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);
     context.services.jobs.note(job.train());
     services.members.note_stream(job.train(), u64::from(rank));
@@ -111,10 +118,13 @@ async fn answer(
         traced: trace.map(traces::Batches::of),
         ended: false,
     };
-    response(stream::unfold(sender, |mut sender| async {
+    let (pace, patience) = (sender.batches.pace(), services.limits.receive_timeout);
+    let mut response = response(stream::unfold(sender, |mut sender| async {
         let frame = sender.next().await?;
         Some((frame, sender))
-    }))
+    }))?;
+    response.extensions_mut().insert(MayPause::until(move || pace.overdue_at(patience)));
+    Ok(response)
 }
 
 /// Answers a lookup with one batch.
@@ -124,9 +134,9 @@ async fn look_up(
     wanted: v1::Lookup,
     encoding: Encoding,
     trace: Option<Trace>,
+    call: Option<Charge>,
 ) -> Result<http::Response<Body>, Status> {
-    let LookedUp { schema, batch, about, charge, call } =
-        context.look_up(access, wanted, trace.as_ref()).await?;
+    let LookedUp { schema, batch, about, charge } = context.look_up(access, wanted, trace.as_ref()).await?;
     let (first, body) = frames(&encoding.encode(&about), batch)?;
     let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
     let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
@@ -197,11 +207,13 @@ fn trainer(headers: &http::HeaderMap) -> u64 {
 
 async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize) -> Result<Bytes, Status> {
     // 16 bytes for the message prefix, and the tag and length of its only field.
-    let body = Limited::new(request.into_body(), max_bytes + 16).collect().await.map_err(|error| {
+    let body = Limited::new(request.into_body(), max_bytes + 16).collect().await;
+    let body = body.map_err(|error| -> Status {
         if error.is::<http_body_util::LengthLimitError>() {
-            Error::limit(format!("the ticket is longer than {max_bytes} bytes"))
+            Error::limit(format!("the ticket is longer than {max_bytes} bytes")).into()
         } else {
-            Error::cancelled(format!("the ticket was not received: {error}"))
+            let cancelled = || Error::cancelled(format!("the ticket was not received: {error}")).into();
+            status_of(&*error).unwrap_or_else(cancelled)
         }
     })?;
     let body = body.to_bytes();

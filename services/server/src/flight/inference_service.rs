@@ -54,7 +54,7 @@ impl GrpcInferenceService for OpenInference {
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let access = call_layer::access(request.extensions())?;
-        self.methods.queue_metadata(access, request.into_inner().name).await.map(Response::new)
+        self.methods.queue_metadata(access, request.into_inner().name).await
     }
 
     async fn model_infer(

@@ -24,8 +24,6 @@ pub(super) struct LookedUp {
     pub(super) about: LookupMetadata,
     /// Bytes of the answer.
     pub(super) charge: Charge,
-    /// The lookup, charged until the answer is complete.
-    pub(super) call: Charge,
 }
 
 impl Context {
@@ -40,7 +38,6 @@ impl Context {
         trace: Option<&Trace>,
     ) -> Result<LookedUp, Error> {
         let caller = access.caller();
-        let call = self.services.callers.take(&caller, Resource::Calls, 1)?;
         self.check_access(access, &wanted)?;
         let keys = mem::take(&mut wanted.keys);
         let mut lookup = self.services.online.lookup(&self.services.datasets, access, &wanted).await?;
@@ -53,7 +50,7 @@ impl Context {
         }
         let bytes = answer.batch.body.len() as u64;
         let charge = self.services.callers.take(&caller, Resource::UnsentBytes, bytes)?;
-        Ok(LookedUp { schema, batch: answer.batch, about, charge, call })
+        Ok(LookedUp { schema, batch: answer.batch, about, charge })
     }
 
     /// Loads the views of a lookup of `wanted`, and returns the schema of its answers.

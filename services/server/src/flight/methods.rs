@@ -55,7 +55,7 @@ type Answer<'a, T> = BoxFuture<'a, Result<T, Status>>;
 /// of the server is `Send` and `Sync`. That would add 30 s to the build.
 pub(super) trait Methods: Send + Sync {
     /// ListFlights.
-    fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>>;
+    fn list_flights(&self, access: &Access) -> Reply<FlightInfo>;
 
     /// GetFlightInfo. Locations are of servers in `zone`, if there are any.
     fn flight_info(
@@ -66,7 +66,7 @@ pub(super) trait Methods: Send + Sync {
     ) -> Answer<'_, Response<FlightInfo>>;
 
     /// GetSchema.
-    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult>;
+    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<SchemaResult>>;
 
     /// DoAction.
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>>;
@@ -74,8 +74,7 @@ pub(super) trait Methods: Send + Sync {
     /// DoExchange.
     fn exchange(
         &self,
-        access: Access,
-        trace: Option<Trace>,
+        begun: exchange::Begun,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Response<Reply<FlightData>>>;
 
@@ -86,7 +85,7 @@ pub(super) trait Methods: Send + Sync {
     fn is_queue_ready(&self, access: &Access, queue: &str) -> Result<bool, Status>;
 
     /// ModelMetadata of the service `GRPCInferenceService`.
-    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse>;
+    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, Response<ModelMetadataResponse>>;
 
     /// ModelInfer of the service `GRPCInferenceService`.
     fn infer(
@@ -106,8 +105,9 @@ pub(super) trait Methods: Send + Sync {
 }
 
 impl Methods for Context {
-    fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>> {
-        self.services.datasets.list(access).iter().map(listed_info).collect()
+    fn list_flights(&self, access: &Access) -> Reply<FlightInfo> {
+        // Each one is made when the client can receive it.
+        stream::iter(self.services.datasets.list(access)).map(|listed| listed_info(&listed)).boxed()
     }
 
     fn flight_info(
@@ -117,7 +117,6 @@ impl Methods for Context {
         zone: Option<String>,
     ) -> Answer<'_, Response<FlightInfo>> {
         Box::pin(async move {
-            let _call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             match described(&descriptor)? {
                 Described::Command(command) => {
                     let command = command.to_vec();
@@ -131,9 +130,8 @@ impl Methods for Context {
         })
     }
 
-    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult> {
+    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<SchemaResult>> {
         Box::pin(async move {
-            let _call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             let schema = match described(&descriptor)? {
                 Described::Command(command) => self.job(&access, command).await?.job.view().schema().clone(),
                 Described::Dataset(name) => {
@@ -142,13 +140,16 @@ impl Methods for Context {
             };
             let result: Result<SchemaResult, ArrowError> =
                 SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
-            result.map_err(|error| internal(&error))
+            let result = result.map_err(|error| internal(&error))?;
+            // The message and its encoded form.
+            let bytes = 2 * result.schema.len() as u64;
+            let charge = self.services.callers.take(&access.caller(), Resource::UnsentBytes, bytes)?;
+            Ok(charged(result, charge))
         })
     }
 
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>> {
         Box::pin(async move {
-            let call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             if action.r#type == actions::HELLO.0 {
                 return Ok(actions::run(self.clone(), access, action).await?);
             }
@@ -156,16 +157,16 @@ impl Methods for Context {
                 return Err(stopping().into());
             }
             let results = actions::run(self.clone(), access, action).await?;
-            // The call lasts until all results are taken, or the server stops.
-            let running = (results, self.services.drain.clone(), call, false);
-            let results = stream::unfold(running, |(mut results, drain, call, ended)| async move {
+            // The results end when the server stops.
+            let running = (results, self.services.drain.clone(), false);
+            let results = stream::unfold(running, |(mut results, drain, ended)| async move {
                 let next = tokio::select! {
                     biased;
                     () = std::future::ready(()), if ended => None,
                     next = results.next() => next.map(|result| (result, false)),
                     () = drain.drained() => Some((Err(stopping().into()), true)),
                 };
-                next.map(|(result, ended)| (result, (results, drain, call, ended)))
+                next.map(|(result, ended)| (result, (results, drain, ended)))
             });
             Ok(results.boxed())
         })
@@ -173,11 +174,10 @@ impl Methods for Context {
 
     fn exchange(
         &self,
-        access: Access,
-        trace: Option<Trace>,
+        begun: exchange::Begun,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Response<Reply<FlightData>>> {
-        Box::pin(exchange::exchange(self, access, trace, messages))
+        Box::pin(exchange::exchange(self, begun, messages))
     }
 
     fn is_ready(&self) -> bool {
@@ -188,7 +188,7 @@ impl Methods for Context {
         Ok(open_inference::is_queue_ready(self, access, queue)?)
     }
 
-    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse> {
+    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, Response<ModelMetadataResponse>> {
         Box::pin(async move { Ok(open_inference::metadata(self, &access, queue).await?) })
     }
 
@@ -209,7 +209,7 @@ impl Methods for Context {
     ) -> Answer<'_, Response<LookupAnswer>> {
         Box::pin(async move {
             let found = self.look_up(&access, wanted, trace.as_ref()).await?;
-            let LookedUp { schema, batch, about, charge, call: _call } = found;
+            let LookedUp { schema, batch, about, charge } = found;
             let packed = self.services.online.work(&access, batch.body.len(), move || pack(&schema, batch));
             let answer = LookupAnswer { metadata: Some(about), columns: packed.await?? };
             Ok(charged(answer, charge))

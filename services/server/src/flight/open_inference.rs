@@ -35,7 +35,7 @@ pub(super) async fn metadata(
     context: &Context,
     access: &Access,
     queue: String,
-) -> Result<ModelMetadataResponse, Error> {
+) -> Result<Response<ModelMetadataResponse>, Error> {
     let served = context.services.queues.get(&queue, access)?;
     let lookup = context.services.online.lookup_of(&context.services.datasets, access, &served).await?;
     let failed = |error| context.services.datasets.stream_error(&served.features.dataset, error);
@@ -50,13 +50,17 @@ pub(super) async fn metadata(
     });
     let outputs = served.reply_schema();
     let outputs = outputs.iter().flat_map(|schema| schema.fields().iter());
-    Ok(ModelMetadataResponse {
+    let metadata = ModelMetadataResponse {
         inputs: inputs.collect::<Result<_, Error>>()?,
         outputs: outputs.filter_map(|field| tensors::metadata(field)).collect(),
         name: queue,
         versions: Vec::new(),
         platform: "forebay".to_owned(),
-    })
+    };
+    // The message and its encoded form.
+    let bytes = 2 * metadata.encoded_len() as u64;
+    let charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, bytes)?;
+    Ok(charged(metadata, charge))
 }
 
 /// Answers a request through the queue that it names as its model.
@@ -67,7 +71,6 @@ pub(super) async fn infer(
     request: ModelInferRequest,
 ) -> Result<Response<ModelInferResponse>, Error> {
     let caller = access.caller();
-    let _call = context.services.callers.take(&caller, Resource::Calls, 1)?;
     let served = context.services.queues.get(&request.model_name, access)?;
     let (datasets, dataset) = (&context.services.datasets, &served.features.dataset);
     let failed = |error| datasets.stream_error(dataset, error);

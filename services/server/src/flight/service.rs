@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     actions, call_layer,
+    exchange::Begun,
     methods::{Methods, Reply},
 };
 use crate::members;
@@ -47,7 +48,7 @@ impl FlightService for Flight {
         request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
         let access = call_layer::access(request.extensions())?;
-        Ok(Response::new(stream::iter(self.methods.list_flights(&access)).boxed()))
+        Ok(Response::new(self.methods.list_flights(&access)))
     }
 
     async fn get_flight_info(
@@ -65,7 +66,7 @@ impl FlightService for Flight {
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
         let access = call_layer::access(request.extensions())?;
-        self.methods.schema(access, request.into_inner()).await.map(Response::new)
+        self.methods.schema(access, request.into_inner()).await
     }
 
     async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
@@ -87,10 +88,13 @@ impl FlightService for Flight {
 
     async fn do_exchange(
         &self,
-        request: Request<Streaming<FlightData>>,
+        mut request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
         let access = call_layer::access(request.extensions())?;
         let trace = call_layer::trace(request.extensions());
-        self.methods.exchange(access, trace, request.into_inner()).await
+        let call = call_layer::charge(request.extensions_mut());
+        let unlimited = request.extensions_mut().remove().unwrap_or_default();
+        let begun = Begun { access, trace, call, unlimited };
+        self.methods.exchange(begun, request.into_inner()).await
     }
 }

@@ -1,4 +1,4 @@
-//! Authentication and authorization of HTTP requests.
+//! Authentication and authorization of HTTP requests, and the charge of what they and their responses hold.
 
 use std::sync::Arc;
 
@@ -9,10 +9,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::response::Rejection;
+use http_body::Body;
+
+use super::{Context, response::Rejection};
 use crate::{
+    Error,
     address::Peer,
-    auth::{Access, Authenticator},
+    auth::Access,
+    callers::{Account, Charge, Resource},
     connections::Connection,
     telemetry::audit,
 };
@@ -23,15 +27,16 @@ const CHALLENGES: [&str; 2] =
     ["Basic realm=\"forebay: the password is a token\"", "Bearer realm=\"forebay\""];
 
 /// Authenticates the caller and requires an administrator for requests that change state. Stores the [`Access`] of the caller in
-/// the extensions of the request.
+/// the extensions of the request. Charges the body of the request until its response begins, and that of the response until it is
+/// sent.
 pub(super) async fn authorize(
-    State(authenticator): State<Authenticator>,
+    State(context): State<Arc<Context>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let connection = request.extensions().get::<Arc<Connection>>().cloned();
     let peer = connection.as_ref().map(|connection| connection.peer());
-    let authorized = authenticator.authorize(request.headers(), peer).and_then(|access| {
+    let authorized = context.authenticator.authorize(request.headers(), peer).and_then(|access| {
         connection.as_ref().map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
         if !is_read(request.method()) && !handler_authorizes(&request) {
             access.check_admin()?;
@@ -40,8 +45,16 @@ pub(super) async fn authorize(
     });
     match authorized {
         Ok(access) => {
+            let account = Account::new(&context.services.callers, access.caller());
+            let max_bytes = context.services.limits.max_request_bytes as u64;
+            let receiving = match incoming(&account, &request, max_bytes) {
+                Ok(charge) => charge,
+                Err(error) => return reject(Rejection::from(error)),
+            };
             request.extensions_mut().insert::<Access>(access);
-            next.run(request).await
+            let response = next.run(request).await;
+            drop(receiving);
+            charged(account, response)
         }
         Err(error) => {
             // Browsers ask without a token first.
@@ -52,6 +65,24 @@ pub(super) async fn authorize(
             reject(Rejection::from(error))
         }
     }
+}
+
+/// Charges the body of a request, of which the server receives at most `max_bytes`.
+fn incoming(account: &Account, request: &Request, max_bytes: u64) -> Result<Option<Charge>, Error> {
+    let bytes = request.body().size_hint().exact().unwrap_or(max_bytes).min(max_bytes);
+    (bytes > 0).then(|| account.take(Resource::IncomingBytes, bytes)).transpose()
+}
+
+/// A response that is charged until it is sent. One of unknown size is charged as its parts are sent.
+fn charged(account: Account, mut response: Response) -> Response {
+    if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) {
+        match account.take_small(bytes) {
+            Ok(charge) => drop(response.extensions_mut().insert(charge.shared())),
+            Err(error) => return reject(Rejection::from(error)),
+        }
+    }
+    response.extensions_mut().insert(account);
+    response
 }
 
 /// True if the handler of the route authorizes the request: `POST /api/v1/explain` changes nothing, and neither does a dry run of

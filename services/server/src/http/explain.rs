@@ -16,7 +16,7 @@ use super::{
     context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
 };
-use crate::{Error, callers::Resource};
+use crate::Error;
 
 /// Selection of a batch, and the response format.
 #[derive(Deserialize, IntoParams)]
@@ -158,14 +158,10 @@ async fn answer(
         return Ok(Json(Summary { others, ..summary }).into_response());
     };
     let bytes = explainer.export(access, train, at, format).await?;
-    let charge =
-        context.services.callers.take(&access.caller(), Resource::UnsentBytes, bytes.len() as u64)?;
     let id = JobRecord::new(train, 0.0).id;
     let (epoch, step) = (at.epoch.unwrap_or(train.epoch), at.step.unwrap_or(train.start_step));
     let rank = at.rank.or(train.rank).unwrap_or(0);
     let name = format!("attachment; filename=\"{id}-{epoch}-{step}-{rank}.{}\"", format.name());
     let headers = [(header::CONTENT_TYPE, format.media_type()), (header::CONTENT_DISPOSITION, &name)];
-    let mut response = (headers, bytes).into_response();
-    response.extensions_mut().insert(charge.shared());
-    Ok(response)
+    Ok((headers, bytes).into_response())
 }

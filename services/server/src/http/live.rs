@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response, Sse, sse},
 };
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
@@ -16,7 +16,11 @@ use super::{
     response::{AuthErrors, Parameters, Problem, Rejection},
     state,
 };
-use crate::{Error, services::Services};
+use crate::{
+    Error,
+    callers::{Charge, Resource},
+    services::Services,
+};
 
 /// Time after which a subscriber that accepts no data is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +46,8 @@ pub(super) struct From {
     responses(
         (status = 200, description = "Server-sent events. The schema is that of the data of `state`.",
          body = state::State, content_type = "text/event-stream"),
-        (status = 503, description = "Too many subscribers, or the server is shutting down.", body = Problem),
+        (status = 503, description = "The server is shutting down.", body = Problem),
+        (status = 429, description = "Too many subscribers, or too many of the caller.", body = Problem),
         AuthErrors,
     ),
 )]
@@ -51,11 +56,11 @@ pub(super) async fn subscribe(
     Parameters(from): Parameters<From>,
     headers: HeaderMap,
 ) -> Result<Response, Rejection> {
-    let Services { drain, events, .. } = &view.context.services;
+    let Services { drain, events, callers, .. } = &view.context.services;
     if drain.is_draining() {
         return Err(Error::unavailable("the server is shutting down").into());
     }
-    let permit = view.context.subscribers.enter()?;
+    let charge = callers.take(&view.access.caller(), Resource::Subscribers, 1)?;
     let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);
     let mut noted = events.watch();
     let seen = last_seen.unwrap_or(*noted.borrow_and_update());
@@ -63,7 +68,7 @@ pub(super) async fn subscribe(
         noted.mark_changed();
     }
     let (sender, messages) = mpsc::channel(1);
-    tokio::spawn(Subscriber { view, seen, noted, sender, _permit: permit }.run());
+    tokio::spawn(Subscriber { view, seen, noted, sender, _charge: charge }.run());
     // Buffering proxies would delay the messages.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     Ok((unbuffered, Sse::new(ReceiverStream::new(messages))).into_response())
@@ -76,7 +81,7 @@ struct Subscriber {
     seen: u64,
     noted: watch::Receiver<u64>,
     sender: mpsc::Sender<Result<sse::Event, Infallible>>,
-    _permit: OwnedSemaphorePermit,
+    _charge: Charge,
 }
 
 impl Subscriber {

@@ -1,22 +1,18 @@
-//! Subscribers of `/api/v1/live`: their number, and the state that they share.
+//! The state that the subscribers of `/api/v1/live` share.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
+    sync::OnceCell,
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
-
-use crate::Error;
 
 /// Time between two states. The regular messages also let clients detect broken connections.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Limit on subscribers, and the state that they share.
+/// The state that the subscribers share.
 pub(crate) struct Subscribers {
-    permits: Arc<Semaphore>,
-    max: usize,
     began: Instant,
     /// Latest state for callers that may read everything: the first for readers, the second for administrators.
     shared: [Mutex<Shared>; 2],
@@ -30,28 +26,8 @@ struct Shared {
 }
 
 impl Subscribers {
-    /// Creates a limit of `max` concurrent subscribers.
-    pub(crate) fn new(max: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { permits, max, began: Instant::now(), shared: Default::default() }
-    }
-
-    /// Admits a subscriber until the permit is dropped.
-    ///
-    /// # Errors
-    /// Service unavailable if there are too many subscribers.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let max = self.max;
-        let message =
-            format!("limits.max_live_subscribers ({max}) is reached: close a subscriber or raise the limit");
-        let place = Arc::clone(&self.permits).try_acquire_owned();
-        place.map_err(|_| Error::unavailable(message))
-    }
-
-    /// Waits until no subscriber is connected.
-    pub(crate) async fn none_left(&self) {
-        // The semaphore is never closed: all permits are free once all subscribers are disconnected.
-        drop(self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await);
+    pub(crate) fn new() -> Self {
+        Self { began: Instant::now(), shared: Default::default() }
     }
 
     /// Number of the current tick.

@@ -48,7 +48,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Counter "forebay_events_total" [EVENT]: "Operational events, by kind.";
         Counter "forebay_connections_refused_total" [CONNECTION_LIMIT]: "Connections that were closed because a limit was reached: older ones without an authenticated request, or new ones.";
         Gauge "forebay_caller_resources" [RESOURCE] absent "before the first use of the resource":
-            "Amount in use of each resource that callers share. The limits are `limits.max_streams`, `max_exchanges`, `max_workers`, `max_calls` and `max_unsent_bytes`.";
+            "Amount in use of each resource that callers share. The limits are `limits.max_streams`, `max_exchanges`, `max_workers`, `max_calls`, `max_live_subscribers`, `max_incoming_bytes` and `max_unsent_bytes`.";
         Counter "forebay_caller_refusals_total" [RESOURCE] absent "before the first refusal":
             "Calls rejected because a shared limit was reached, either the limit of all callers or the share of one caller.";
         Counter "forebay_authentication_failures_total": "gRPC calls without a valid token, and HTTP requests with an unknown or expired token.";

@@ -391,12 +391,12 @@ def test_events_are_read_page_by_page(locked: Server) -> None:
     assert all(event["id"] > every[-1] for event in later)
 
 
-def test_the_65th_subscriber_is_rejected_until_another_one_disconnects(open_server: Server) -> None:
-    listeners = [Listener(open_server) for _ in range(64)]
+def test_the_57th_subscriber_of_a_caller_is_rejected_until_another_one_disconnects(open_server: Server) -> None:
+    listeners = [Listener(open_server) for _ in range(56)]
     assert {listener.status for listener in listeners} == {200}
     refused = ask(open_server, "GET", "/api/v1/live")
-    assert refused.status == 503 and "limits.max_live_subscribers (64) is reached" in refused.error
-    assert [next(listener.of("state")).kind for listener in listeners] == ["state"] * 64
+    assert refused.status == 429 and "limits.max_live_subscribers is 64" in refused.error
+    assert [next(listener.of("state")).kind for listener in listeners] == ["state"] * 56
     listeners.pop().close()
     until(lambda: ask(open_server, "GET", "/api/v1/live").status == 200)
     for listener in listeners:

@@ -106,6 +106,8 @@ labels! {
     RESOURCE = "resource": "streams" ("open streams of training batches")
         | "exchanges" ("open DoExchange streams for lookups and for requests to queues")
         | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
+        | "subscribers" ("subscribers of `/api/v1/live`")
+        | "incoming_bytes" ("bytes of requests that are being received")
         | "unsent_bytes" ("bytes of answers that are not sent completely, and of requests that wait in batch queues");
     MEMBER_STATE = "state": "ready" ("the server answers, and new streams are placed on it")
         | "draining" ("the server is shutting down, and no new streams are placed on it")

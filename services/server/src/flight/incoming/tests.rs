@@ -1,0 +1,154 @@
+use std::{convert::Infallible, future::poll_fn};
+
+use futures::FutureExt;
+use http_body_util::StreamBody;
+use tokio::{
+    sync::mpsc,
+    time::{advance, timeout},
+};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::*;
+use crate::callers::{Caller, Callers};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A request that a test sends.
+struct Sent {
+    sender: mpsc::UnboundedSender<Result<Frame<Bytes>, Infallible>>,
+    body: Pin<Box<Incoming>>,
+    unlimited: Unlimited,
+}
+
+impl Sent {
+    fn new(callers: &Callers, messages: Messages, limits: &Limits) -> Self {
+        let (sender, frames) = mpsc::unbounded_channel();
+        let body = axum::body::Body::new(StreamBody::new(UnboundedReceiverStream::new(frames)));
+        let account = Account::new(callers, Caller::Local);
+        let unlimited = Unlimited::default();
+        let body = Incoming::new(body, messages, account, limits, unlimited.clone());
+        Self { sender, body: Box::pin(body), unlimited }
+    }
+
+    fn send(&self, bytes: impl Into<Vec<u8>>) {
+        self.sender.send(Ok(Frame::data(Bytes::from(bytes.into())))).unwrap();
+    }
+
+    /// Next frame, or the error.
+    async fn next(&mut self) -> Result<Bytes, Status> {
+        let frame = poll_fn(|context| self.body.as_mut().poll_frame(context)).await;
+        let frame = frame.expect("the body does not end in these tests");
+        frame.map(|frame| frame.into_data().unwrap()).map_err(|error| status_of(&*error).unwrap())
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_request_bytes: 100,
+        max_exchange_bytes: 100,
+        max_incoming_bytes: 160,
+        request_timeout: 10 * SECOND,
+        ..Limits::default()
+    }
+}
+
+/// The beginning of a message of `length` bytes, of which `sent` are sent.
+fn message(length: u32, sent: usize) -> Vec<u8> {
+    [&[0][..], &length.to_be_bytes(), &vec![1; sent]].concat()
+}
+
+fn held(callers: &Callers) -> u64 {
+    callers.usage().totals[Resource::IncomingBytes as usize].1
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_not_complete_in_time_fails_and_is_charged_until_then() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::One, &limits());
+    sent.send(message(90, 1));
+    assert_eq!(sent.next().await.unwrap().len(), 6);
+    assert_eq!(held(&callers), 90, "the whole message is charged before it has arrived");
+    let late = timeout(11 * SECOND, sent.next()).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
+    assert!(late.message().contains("limits.request_timeout is 10s"), "{}", late.message());
+    drop(sent);
+    assert_eq!(held(&callers), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_complete_message_whose_request_does_not_end_fails_too() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::One, &limits());
+    sent.send(message(3, 3));
+    sent.next().await.unwrap();
+    let late = timeout(11 * SECOND, sent.next()).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
+    assert_eq!(held(&callers), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_may_be_silent_between_its_messages_and_not_within_one() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::Many, &limits());
+    sent.send(message(3, 3));
+    sent.next().await.unwrap();
+    assert!(timeout(1000 * SECOND, sent.next()).await.is_err(), "silent between messages");
+    assert_eq!(held(&callers), 0, "the message was read");
+    sent.send(message(50, 49));
+    sent.next().await.unwrap();
+    let late = timeout(11 * SECOND, sent.next()).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_of_a_stream_is_charged_until_the_receiver_asks_for_more() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::Many, &limits());
+    // Two messages, and the beginning of a third one.
+    sent.send([message(10, 10), message(20, 20), message(30, 1)].concat());
+    sent.next().await.unwrap();
+    assert_eq!(held(&callers), 60);
+    assert!(sent.next().now_or_never().is_none());
+    assert_eq!(held(&callers), 30, "the receiver has read two messages");
+    sent.send(vec![1; 29]);
+    sent.next().await.unwrap();
+    assert_eq!(held(&callers), 30, "the receiver has the third message, and has not asked for more");
+    assert!(sent.next().now_or_never().is_none());
+    assert_eq!(held(&callers), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_above_the_limit_waits_until_others_are_read_and_fails_after_the_timeout() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut first = Sent::new(&callers, Messages::Many, &limits());
+    first.send(message(100, 100));
+    first.next().await.unwrap();
+    let mut second = Sent::new(&callers, Messages::Many, &limits());
+    second.send(message(100, 100));
+    assert!(second.next().now_or_never().is_none(), "7/8 of the limit is 140");
+    advance(5 * SECOND).await;
+    assert!(first.next().now_or_never().is_none());
+    assert_eq!(second.next().await.unwrap().len(), 105);
+    let mut third = Sent::new(&callers, Messages::Many, &limits());
+    third.send(message(100, 100));
+    let refused = timeout(11 * SECOND, third.next()).await.unwrap().unwrap_err();
+    assert!(
+        matches!(refused.code(), tonic::Code::ResourceExhausted | tonic::Code::DeadlineExceeded),
+        "{refused}"
+    );
+    // The replies of workers never wait for requests, which wait for replies.
+    let mut worker = Sent::new(&callers, Messages::Many, &limits());
+    worker.unlimited.set();
+    worker.send(message(100, 100));
+    assert!(worker.next().now_or_never().is_some());
+    assert_eq!(held(&callers), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_server_does_not_receive_takes_nothing() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::One, &limits());
+    sent.send(message(u32::MAX, 1));
+    assert_eq!(sent.next().await.unwrap().len(), 6, "the receiver rejects the length");
+    assert_eq!(held(&callers), 0);
+}
