@@ -98,7 +98,7 @@ async fn a_store_that_never_answers_stops_no_stream_of_another_store() {
         seed,
         batch_size: 500,
         epochs: Some(1),
-        shuffle: Some(shuffle.clone()),
+        shuffle: Some(shuffle),
         ..Train::default()
     };
     let window = job(&train(0), &hung).summary().window_bytes;

@@ -17,8 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Table of the mounted file systems. Unlike a call to a file system, reading it never hangs.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Permits of the file systems that are in use, by device and number of permits.
-static IN_USE: LazyLock<Mutex<HashMap<(u64, usize), Weak<Semaphore>>>> = LazyLock::new(Mutex::default);
+/// Permits of file systems by device and number of permits.
+type Permits = HashMap<(u64, usize), Weak<Semaphore>>;
+
+/// Permits of the file systems that are in use.
+static IN_USE: LazyLock<Mutex<Permits>> = LazyLock::new(Mutex::default);
 
 /// Permits of the calls to one file system. Clones and other instances of the same device share them.
 #[derive(Clone, Debug)]

@@ -25,6 +25,7 @@ fn the_files_of_the_acceptance_tests_are_the_files_of_these_tests() {
     }
     let found = std::fs::read_dir(folder()).unwrap();
     let mut found: Vec<_> = found.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    (names.sort(), found.sort());
+    names.sort();
+    found.sort();
     assert_eq!(found, names);
 }
