@@ -94,13 +94,8 @@ async fn a_store_that_never_answers_stops_no_stream_of_another_store() {
     let (hanging, hung) = dataset("hung").await;
     let (_, other) = dataset("other").await;
     let shuffle = Shuffle { window_rows: Some(3 * FILE_ROWS as u64), ..Shuffle::default() };
-    let train = |seed| Train {
-        seed,
-        batch_size: 500,
-        epochs: Some(1),
-        shuffle: Some(shuffle),
-        ..Train::default()
-    };
+    let train =
+        |seed| Train { seed, batch_size: 500, epochs: Some(1), shuffle: Some(shuffle), ..Train::default() };
     let window = job(&train(0), &hung).summary().window_bytes;
     // Memory for eight windows, and to fetch about as many blocks.
     let config = Config { decode_bytes: Some(8 * window), ..Config::default() };
