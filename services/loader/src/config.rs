@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::FaultInjection;
 
-/// Least value of [`Config::max_prefetch_bytes`]: with a small cache, too, many streams have a batch.
+/// Minimum of [`Config::max_prefetch_bytes`], so that many streams can have a batch even if the cache is small.
 const MIN_MAX_PREFETCH_BYTES: u64 = 64 << 20;
 
 /// Limits and policies of a [`Loader`](crate::Loader).
@@ -23,12 +23,13 @@ pub struct Config {
     /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream gets one batch of any
     /// size, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
     pub prefetch_bytes: u64,
-    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share
-    /// theirs evenly. While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its
-    /// own share has none. Streams without a batch may take the share of their token twice, or 64 MiB for all tokens together if that
-    /// is more. Beyond that, such streams wait in turn. A client that holds up others of its token in this
-    /// way, and receives nothing for `limits.receive_timeout`, is disconnected. One batch of a token may have any size.
-    /// Default: 1/8 of `cache_memory`.
+    /// Maximum size of the finished batches, in bytes over all streams. Each token has a share in proportion to its
+    /// weight. The streams of a token divide its share evenly. A stream whose batches are all being sent may exceed its
+    /// own part while the share of its token has room. The first batch of each stream may also exceed the share: all
+    /// batches of a token may then take twice its share, or its share of 64 MiB if that is more. Above that, streams
+    /// without a batch wait in the order of arrival. If a stream waits in this way, a client of the same token that
+    /// receives nothing for `limits.receive_timeout` is disconnected. If a token has no other batch, its next batch may
+    /// have any size. Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
     /// if memory allows. Default: 256 MiB.
@@ -94,7 +95,8 @@ impl Config {
         self.total_prefetch_bytes.unwrap_or(memory_bytes / 8)
     }
 
-    /// Maximum size of the finished batches of all streams, if each has one of any size.
+    /// Maximum size of the finished batches of all streams, with the first batch of each stream, which may exceed its
+    /// share.
     pub(crate) fn max_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
         self.total_prefetch_bytes(memory_bytes).saturating_mul(2).max(MIN_MAX_PREFETCH_BYTES)
     }

@@ -75,8 +75,8 @@ pub struct Settings {
     /// Number of threads that perform network I/O, at least 1. Default: one per core, at most 8.
     pub io_threads: usize,
     /// Maximum number of threads for blocking calls, such as reads of the disk cache, at least 1; further calls queue. A quarter of them
-    /// read the disk cache. Calls to local file systems have threads of their own (`storage.concurrent_file_system_calls`), and so have
-    /// lookups of host names (256). Default: 64.
+    /// read the disk cache. Calls to local file systems use other threads (`storage.concurrent_file_system_calls`), and
+    /// lookups of host names up to 256 more. Default: 64.
     pub blocking_threads: usize,
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]

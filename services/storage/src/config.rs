@@ -26,8 +26,9 @@ pub struct Config {
     /// Maximum number of concurrent reads of one local dataset, and of requests to a local `state`. Each fails after
     /// `request_timeout` plus 1 s per MiB, and the wait for a free read after `request_timeout`. Default: 8.
     pub concurrent_local_reads: usize,
-    /// Maximum number of concurrent calls to one local file system (mount), by all datasets on it and a local `state`. A file system
-    /// that hangs takes as many threads, and 16 that hang take no thread of others. Default: 64.
+    /// Maximum number of concurrent calls to one local file system (mount), by all datasets on it and a local `state`.
+    /// A file system that hangs blocks at most this number of threads. Up to 16 file systems can hang at a time before
+    /// calls to others wait for threads. Default: 64.
     pub concurrent_file_system_calls: usize,
     /// Timeout of one request to an object store, including its body. If the cached copy of a footer cannot be read
     /// within this time, the footer is read from its Parquet file. Cached footers are then ignored for 1 minute.
@@ -83,11 +84,11 @@ impl Default for Config {
     }
 }
 
-/// Number of file systems that can hang at a time without a thread being missing for others.
+/// Number of file systems that can hang at a time while calls to others still get threads.
 const HANGING_FILE_SYSTEMS: usize = 16;
 
 impl Config {
-    /// Maximum number of threads that calls to local file systems take while [`HANGING_FILE_SYSTEMS`] of them hang.
+    /// Maximum number of threads that calls to local file systems take while 16 file systems hang.
     pub fn local_threads(&self) -> usize {
         self.concurrent_file_system_calls.max(1).saturating_mul(HANGING_FILE_SYSTEMS)
     }

@@ -10,8 +10,9 @@ pub struct Config {
     /// Maximum number of keys per lookup. Default: 65,536.
     pub max_keys: usize,
     /// Maximum number of views (combinations of columns, tensors, expressions and a filter) per dataset that are held in memory in
-    /// addition to the declared ones. One token may have 7/8 of them. If there are too many, the least recently used one of the token
-    /// that loads another one is evicted, or else one of the token with the most. Default: 8.
+    /// addition to the declared ones. One token may have 7/8 of them. Above the limit, the least recently used view of
+    /// the token that loads a new one is evicted, or one of the token with the most views if that token has no other.
+    /// Default: 8.
     pub max_views: usize,
     /// Maximum number of keys of a lookup that runs on the thread of its connection. Such a lookup takes about 0.1 ms, as
     /// long as a switch to another thread and back. Larger lookups run on the lookup threads. Default: 1,024.
