@@ -350,7 +350,7 @@ FAULTS = {
     ),
     "an example with a field that KEDA lacks": ("guide", check.GUIDE, "minReplicaCount:", "minReplicas:", "minReplicas"),
     "an example with a field that Kubernetes lacks": ("guide", check.GUIDE, "averageValue: 700m", "average: 700m", "average"),
-    "an example with a metric that is none": ("guide", check.GUIDE, "sum(forebay_queue_demand_workers", "sum(unknown_demand", "no metric"),
+    "an example with a metric that is none": ("guide", check.GUIDE, "sum(forebay_queue_demand_workers", "sum(forebay" "_demand", "no metric"),
     "a guide without an example for the autoscaler of Kubernetes": (
         "guide",
         check.GUIDE,
