@@ -1,15 +1,18 @@
-"""The rank of this process among those that train together, as the launcher or the framework says it."""
+"""The rank of this process among those that train together, as the launcher or the framework says it.
+
+The world size is the number of ranks. The place of a process is its rank and the world size, see `Place`.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
 LOG = logging.getLogger("forebay")
 
-# Environment variables of the rank and of the number of ranks, from the innermost launcher to the outermost one.
+# Environment variables of the rank and of the world size, from the innermost launcher to the outermost one.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -20,8 +23,10 @@ LAUNCHERS = (
 )
 # Variables of launchers that srun may have started once per host. Their ranks are unrelated to those of the srun step.
 INNER_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-# Further variables that say that there are several processes, with the largest value of a process that is alone. They give the
-# least number of processes, and no rank.
+# Ranks that srun sets for its tasks. It sets PMI_RANK with `--mpi=pmi2`, which is the default of many sites.
+SRUN_RANKS = ("PMI_RANK", "SLURM_PROCID")
+# Variables that give no rank, but can say that there are several processes. Each has the largest value that it can have if the
+# process is alone.
 HINTS = {"LOCAL_WORLD_SIZE": 1, "JAX_NUM_PROCESSES": 1, "LOCAL_RANK": 0, "NODE_RANK": 0, "PMIX_RANK": 0}
 # Dimensions of a device mesh whose processes read different rows, and those whose processes read equal ones.
 DATA_DIMENSIONS = ("data", "dp", "ddp", "fsdp", "hsdp", "replicate", "shard")
@@ -39,14 +44,14 @@ _announced: set[str] = set()
 
 
 class Place(NamedTuple):
-    """A rank among a number of ranks."""
+    """The rank of this process and the world size, with their source."""
 
     rank: int
     world_size: int
-    # Where it was found, for messages.
+    # Where both were found, for messages: the arguments, a framework, or the names of the variables.
     source: str
-    # Number of this process among all processes of the training, and their number. They differ from rank and number of ranks
-    # if several processes read the same rows.
+    # Number of this process among all processes of the training, and their number. They differ from the rank and the
+    # world size if several processes read the same rows.
     member: int
     members: int
     # Prefix of the names of agreements among these processes, if they are a part of all processes.
@@ -84,8 +89,8 @@ def find() -> Place:
     variables of `torchrun`, of an MPI, or of an srun step. Without any of them, this process is the only rank.
 
     Raises:
-        ValueError: Two of them disagree, or the environment has a number of ranks above 1 without a rank, or another number
-            than that of the rank that is found.
+        ValueError: Two of them disagree. Or none has a rank, but a variable such as `WORLD_SIZE` says that there are several
+            processes. Or one has a rank, but such a variable disagrees with its world size.
     """
     found = [*_initialized(), *_launched()]
     for other in found[1:]:
@@ -96,7 +101,7 @@ def find() -> Place:
     if not found:
         _check_alone()
         return _checked(0, 1, ALONE)
-    _check_numbers(found[0])
+    _check_world_size(found[0])
     announce(found[0])
     return found[0]
 
@@ -136,10 +141,14 @@ def _is_initialized(jax: Any) -> bool:
 
 
 def _launchers() -> Iterator[tuple[str, str]]:
-    """Yields the variables of the rank and of the number of ranks, of the launchers that may have started this process."""
+    """Yields the variables of the rank and of the world size, of each launcher that may have started this process."""
+    is_step = _is_srun_step(os.environ)
+    is_inner = is_step and any(name in os.environ for name in INNER_LAUNCHERS)
     for rank, world_size in LAUNCHERS:
+        if is_inner and rank in SRUN_RANKS:
+            continue
         if rank == "SLURM_PROCID":
-            if not _is_srun_step(os.environ) or any(name in os.environ for name in INNER_LAUNCHERS):
+            if not is_step:
                 continue
             if world_size not in os.environ:
                 world_size = "SLURM_NTASKS"
@@ -147,7 +156,7 @@ def _launchers() -> Iterator[tuple[str, str]]:
 
 
 def _launched() -> Iterator[Place]:
-    """Yields the places that the environment of a launcher gives."""
+    """Yields a place for each launcher whose rank is set in the environment."""
     for rank, world_size in _launchers():
         if rank not in os.environ:
             continue
@@ -157,55 +166,83 @@ def _launched() -> Iterator[Place]:
         yield _checked(*numbers, f"{rank} and {world_size}")
 
 
-def _numbers_alone() -> dict[str, int]:
-    """Returns the numbers of ranks of the launchers whose rank is not set, by variable."""
-    names = [world_size for rank, world_size in _launchers() if rank not in os.environ and world_size in os.environ]
-    return {name: _number(name, os.environ) for name in names}
+def _world_sizes_without_rank(is_strict: bool) -> dict[str, int]:
+    """Returns the world sizes of launchers that set no rank, by variable name."""
+    return _numbers((world_size for rank, world_size in _launchers() if rank not in os.environ), is_strict)
 
 
-def _least_numbers() -> dict[str, int]:
-    """Returns the least numbers of processes that the hints give, by variable."""
-    return {name: _number(name, os.environ) + 1 - most for name, most in HINTS.items() if name in os.environ}
+def _smallest_world_sizes(is_strict: bool) -> dict[str, int]:
+    """Returns the smallest world sizes that are consistent with `LOCAL_RANK` and the other `HINTS`, by variable name."""
+    return {name: number + 1 - HINTS[name] for name, number in _numbers(HINTS, is_strict).items()}
+
+
+def _numbers(names: Iterable[str], is_strict: bool) -> dict[str, int]:
+    """Returns the values of the variables that are set. A value that is not a number is an error if `is_strict`, and is
+    otherwise left out."""
+    numbers = {}
+    for name in names:
+        if name not in os.environ:
+            continue
+        try:
+            numbers[name] = _number(name, os.environ)
+        except ValueError:
+            if is_strict:
+                raise
+    return numbers
 
 
 def _check_alone() -> None:
-    """Checks that nothing says that there are other ranks.
+    """Checks that no variable says that there are several processes. Called if no source has a rank.
 
     Raises:
-        ValueError: The number of ranks, or the rank on this host, is known and the rank is not.
+        ValueError: A variable such as `WORLD_SIZE` or `LOCAL_RANK` says so, or it is not a number.
     """
-    numbers = {**_numbers_alone(), **_least_numbers()}
-    hints = ", ".join(f"{name}={os.environ[name]}" for name, number in numbers.items() if number > 1)
-    if hints:
+    sizes = {**_world_sizes_without_rank(is_strict=True), **_smallest_world_sizes(is_strict=True)}
+    several = ", ".join(f"{name}={os.environ[name]}" for name, size in sizes.items() if size > 1)
+    if several:
         raise ValueError(
-            f"the environment has {hints} but no RANK, so every process would read all rows; pass rank and world_size, or "
+            f"the environment has {several} but no RANK, so every process would read all rows; pass rank and world_size, or "
             "initialize torch.distributed before the dataset is first used"
         )
 
 
-def _check_numbers(found: Place) -> None:
-    """Checks that the variables without a rank go together with the place that was found.
+def _check_world_size(found: Place) -> None:
+    """Checks that the variables without a rank agree with the world size that was found.
+
+    A value that is not a number is ignored. Job templates set such values, and the rank is known without them.
 
     Raises:
-        ValueError: One has another number of ranks, or says that there are more processes.
+        ValueError: A launcher that sets no rank has another world size, or `LOCAL_RANK` or a similar variable needs a larger one.
     """
-    numbers = _numbers_alone()
-    wrong = [name for name, number in numbers.items() if number != found.world_size and not _is_outer(name, number, found)]
-    for name, least in _least_numbers().items():
-        # The processes of PMIx may be those of srun, each of which has started a launcher.
-        is_unrelated = name == "PMIX_RANK" and _is_srun_step(os.environ)
-        if least > found.world_size and not is_unrelated:
+    sizes = _world_sizes_without_rank(is_strict=False)
+    wrong = [name for name, size in sizes.items() if size != found.world_size and not _is_outer(name, size, found)]
+    for name, smallest in _smallest_world_sizes(is_strict=False).items():
+        if smallest > found.world_size and not _is_unrelated(name):
             wrong.append(name)
     if wrong:
-        hints = ", ".join(f"{name}={os.environ[name]}" for name in wrong)
+        values = ", ".join(f"{name}={os.environ[name]}" for name in wrong)
         raise ValueError(
-            f"rank and world_size are ambiguous: {_said(found)}, but the environment has {hints}; pass rank and world_size"
+            f"rank and world_size are ambiguous: {_said(found)}, but the environment has {values}; pass rank and world_size"
         )
 
 
+def _is_unrelated(name: str) -> bool:
+    """True for a variable of `HINTS` that may describe other processes than those of the rank that was found."""
+    # A platform may set NODE_RANK for each host, also if the hosts train independently.
+    # In an srun step, PMIX_RANK may be that of the task, which has started another launcher.
+    return name == "NODE_RANK" or (name == "PMIX_RANK" and _is_srun_step(os.environ))
+
+
 def _is_outer(source: str, world_size: int, inner: Place) -> bool:
-    """True for the numbers of an srun step that has started another launcher once per host, which has more processes."""
-    return source.startswith("SLURM") and inner.world_size > world_size
+    """True for the world size of an srun step whose tasks have started another launcher. That one has more processes.
+
+    Args:
+        source: Source of the world size: that of a place, or the name of a variable.
+        world_size: World size of the launcher that may be the outer one.
+        inner: The place that was found.
+    """
+    is_of_srun = source.startswith("SLURM_") or (source.startswith("PMI_") and _is_srun_step(os.environ))
+    return is_of_srun and inner.world_size > world_size
 
 
 def _of_mesh(mesh: Any) -> Place:

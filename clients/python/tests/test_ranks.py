@@ -28,6 +28,11 @@ LAUNCHER_VARIABLES = {
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+# The variables that srun sets in addition to those of Slurm: with --mpi=pmi2 and with --mpi=pmix.
+PMI2 = {"PMI_RANK": "1", "PMI_SIZE": "4"}
+PMIX = {"PMIX_RANK": "1"}
+# The first process of `torchrun --standalone --nproc-per-node=2`, which is independent of other hosts.
+STANDALONE = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
 # The variables that the launcher of Lightning sets for its processes.
 LIGHTNING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
 # mpirun with one process per container, which is one of several.
@@ -85,8 +90,28 @@ def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         # The script of sbatch, and a shell of salloc, have no task.
         ({**without(SRUN, "SLURM_PROCID"), "SLURM_STEP_ID": "4294967291"}, (0, 1)),
         (without(SRUN, "SLURM_PROCID", "SLURM_STEP_ID"), (0, 1)),
+        # torchrun and mpirun that srun has started once per host, with the variables of PMI-2 or PMIx for its tasks.
+        ({**SRUN, **PMI2, **TORCHRUN, "RANK": "5", "WORLD_SIZE": "16"}, (5, 16)),
+        ({**SRUN, **PMI2, **STANDALONE}, (0, 2)),
+        ({**SRUN, **PMI2, **MPIRUN}, (2, 4)),
+        ({**SRUN, "PMI_SIZE": "4", **STANDALONE}, (0, 2)),
+        ({**SRUN, "PMIX_RANK": "3", **STANDALONE}, (0, 2)),
+        # An unknown launcher in such a step, and a step without another launcher.
+        ({**SRUN, **PMI2, "RANK": "7", "WORLD_SIZE": "32"}, (7, 32)),
+        ({**SRUN, **PMI2}, (1, 4)),
+        ({**SRUN, **PMIX}, (1, 4)),
+        # MPICH that srun has started once per host.
+        ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "8"}, (5, 8)),
+        # NODE_RANK of the platform: with a name, empty, or that of a host which trains independently.
+        *(
+            ({**variables, "NODE_RANK": text}, expected)
+            for variables, expected in ((STANDALONE, (0, 2)), (MPIRUN, (2, 4)), (SRUN, (1, 4)))
+            for text in ("", "worker-3", "3", "7")
+        ),
+        # Variables of a job template that have no number.
+        ({**MPIRUN, "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "auto", "JAX_NUM_PROCESSES": "", "WORLD_SIZE": ""}, (2, 4)),
         # Launchers of one process each in the tasks of a step with PMIx.
-        ({**SRUN, "PMIX_RANK": "1", **TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, (0, 1)),
+        ({**SRUN, **PMIX, **TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, (0, 1)),
     ],
 )
 def test_the_rank_is_that_of_the_launcher(
@@ -105,6 +130,8 @@ def test_the_rank_is_that_of_the_launcher(
         ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "0"}, "LOCAL_WORLD_SIZE=4 but no RANK"),
         ({"PMIX_RANK": "1"}, "PMIX_RANK=1 but no RANK"),
         ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES=2 but no RANK"),
+        ({"NODE_RANK": "3"}, "NODE_RANK=3 but no RANK"),
+        ({"NODE_RANK": "worker-3"}, "NODE_RANK is 'worker-3', expected a number"),
         ({"RANK": "1"}, "RANK is 1, but WORLD_SIZE is not set"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x', expected a number"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', expected a number"),
@@ -112,6 +139,8 @@ def test_the_rank_is_that_of_the_launcher(
         # A contradiction: every task of the step would read all rows, or the rows of another one.
         ({**SRUN, "RANK": "0", "WORLD_SIZE": "1"}, "RANK and WORLD_SIZE say rank 0 of 1, but SLURM_PROCID and SLURM_STEP"),
         ({**SRUN, "RANK": "2", "WORLD_SIZE": "4"}, "say rank 2 of 4, but SLURM_PROCID and SLURM_STEP_NUM_TASKS say rank 1 of 4"),
+        ({**SRUN, **PMI2, "RANK": "0", "WORLD_SIZE": "1"}, "RANK and WORLD_SIZE say rank 0 of 1, but PMI_RANK and PMI_SIZE"),
+        ({**PMI2, "RANK": "7", "WORLD_SIZE": "32"}, "RANK and WORLD_SIZE say rank 7 of 32, but PMI_RANK and PMI_SIZE"),
         ({**MPIRUN, "RANK": "0", "WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE say rank 2 of 4"),
         # A number of ranks without its rank, as in a container that receives a part of the environment.
         ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4 but no RANK"),
@@ -124,6 +153,8 @@ def test_the_rank_is_that_of_the_launcher(
         ({**ALONE_IN_MPI, "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, "say rank 0 of 1, but the environment has WORLD_SIZE=8, LOCAL_RANK=3"),
         ({**ALONE_IN_MPI, "LOCAL_RANK": "3"}, "say rank 0 of 1, but the environment has LOCAL_RANK=3"),
         ({**ALONE_IN_MPI, "LOCAL_WORLD_SIZE": "4"}, "say rank 0 of 1, but the environment has LOCAL_WORLD_SIZE=4"),
+        ({**STANDALONE, "LOCAL_RANK": "2"}, "say rank 0 of 2, but the environment has LOCAL_RANK=2"),
+        ({**STANDALONE, "LOCAL_WORLD_SIZE": "4"}, "say rank 0 of 2, but the environment has LOCAL_WORLD_SIZE=4"),
         ({**MPIRUN, "WORLD_SIZE": "8"}, "say rank 2 of 4, but the environment has WORLD_SIZE=8"),
         ({"PMI_RANK": "0", "PMI_SIZE": "1", "WORLD_SIZE": "2"}, "PMI_SIZE say rank 0 of 1, but the environment has WORLD_SIZE=2"),
         ({**without(SRUN, "SLURM_PROCID"), "RANK": "0", "WORLD_SIZE": "1"}, "say rank 0 of 1, but the environment has SLURM_STEP"),

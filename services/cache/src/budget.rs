@@ -1,8 +1,9 @@
 //! Byte budget that tenants share by weight. A source that stops answering usually cannot use up the budget.
 //!
 //! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
-//! fairness. The flows of one tenant receive bytes in turn, and the callers of one flow in the order of arrival. A caller that
-//! waits for loads of a source delays only callers of that source.
+//! fairness. Tenants that have the same, which is usual if one caller needs most of the budget, receive bytes in turn, by weight. The
+//! flows of one tenant receive bytes in turn, too, and the callers of one flow in the order of arrival. A caller that waits for loads of
+//! a source delays only callers of that source.
 //!
 //! A reservation for values that are being loaded is charged to their sources. A source that is already charged is
 //! charged more only while enough stays free. This is the dynamic threshold of shared-memory switches
@@ -52,10 +53,14 @@ struct State {
     loading_bytes: HashMap<SourceId, u64>,
     /// Reserved bytes of each tenant that has some.
     tenant_bytes: HashMap<u64, u64>,
+    /// Turns of the tenants, in bytes divided by weight.
+    tenant_turns: Turns,
     /// Turns of the flows of each tenant that has waiting callers.
     turns: HashMap<u64, Turns>,
-    /// Callers by ascending rank, and callers of one rank by arrival.
+    /// Callers by ascending rank, and callers of one rank by arrival. Ranks of different tenants are not comparable.
     waiting: VecDeque<Waiting>,
+    /// Number of callers that have arrived.
+    arrivals: u64,
 }
 
 struct Waiting {
@@ -64,6 +69,8 @@ struct Waiting {
     flow: u64,
     /// Place in the [`Turns`] of the tenant.
     rank: u64,
+    /// Number of callers that arrived before.
+    arrival: u64,
     sources: Arc<[SourceId]>,
     /// Sources that still delay the caller. One is removed when it is within its limit and delays no earlier caller, and is not
     /// checked again. Otherwise two busy sources could permanently delay a caller of both.
@@ -147,6 +154,8 @@ impl Budget {
                 return Err(TooLarge { bytes, available_bytes });
             }
             let rank = state.next_rank(self.tenant, self.flow);
+            let arrival = state.arrivals;
+            state.arrivals += 1;
             let at = state.waiting.partition_point(|waiting| waiting.rank <= rank);
             state.waiting.insert(
                 at,
@@ -155,6 +164,7 @@ impl Budget {
                     tenant: self.tenant,
                     flow: self.flow,
                     rank,
+                    arrival,
                     sources: sources.into(),
                     must_load_first: sources.into(),
                     granted,
@@ -232,6 +242,8 @@ impl State {
 
     /// Records that a caller, which has left the queue, received its bytes.
     fn granted(&mut self, tenant: Tenant, flow: u64, (rank, bytes): (u64, u64)) {
+        let start = self.tenant_turns.rank(tenant.id(), None);
+        self.tenant_turns.granted(tenant.id(), (start, bytes / u64::from(tenant.weight().get())));
         if self.waiting.iter().any(|waiting| waiting.tenant.id() == tenant.id()) {
             self.turns.entry(tenant.id()).or_default().granted(flow, (rank, bytes));
         } else {
@@ -239,18 +251,22 @@ impl State {
         }
     }
 
-    /// Tenants that wait, in the order in which they receive bytes.
+    /// Tenants that wait, in the order in which they receive bytes: by their bytes, their turns, and their first arrivals.
     fn tenants_in_turn(&self) -> Vec<Tenant> {
         // There are few tenants and often many callers.
-        let mut tenants: Vec<Tenant> = Vec::new();
-        for waiting in &self.waiting {
-            if tenants.iter().all(|tenant| tenant.id() != waiting.tenant.id()) {
-                tenants.push(waiting.tenant);
+        let mut tenants: Vec<(Tenant, u64)> = Vec::new();
+        for Waiting { tenant, arrival, .. } in &self.waiting {
+            match tenants.iter_mut().find(|(known, _)| known.id() == tenant.id()) {
+                Some((_, first)) => *first = (*first).min(*arrival),
+                None => tenants.push((*tenant, *arrival)),
             }
         }
-        // The sort is stable.
-        tenants.sort_by(|one, other| self.relative_bytes(*one, 0).total_cmp(&self.relative_bytes(*other, 0)));
-        tenants
+        let turn = |(tenant, arrival): &(Tenant, u64)| (self.tenant_turns.rank(tenant.id(), None), *arrival);
+        tenants.sort_by(|one, other| {
+            let bytes = self.relative_bytes(one.0, 0).total_cmp(&self.relative_bytes(other.0, 0));
+            bytes.then_with(|| turn(one).cmp(&turn(other)))
+        });
+        tenants.into_iter().map(|(tenant, _)| tenant).collect()
     }
 
     /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the

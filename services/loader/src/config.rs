@@ -28,7 +28,8 @@ pub struct Config {
     /// own part while the share of its token has room. The first batch of each stream may also exceed the share: all
     /// batches of a token may then take twice its share, or its share of 64 MiB if that is more. Above that, streams
     /// without a batch wait in the order of arrival. If a stream waits in this way, a client of the same token that
-    /// receives nothing for `limits.receive_timeout` is disconnected. If a token has no other batch, its next batch may
+    /// receives no batch completely for `limits.receive_timeout`, plus one second per MiB of the batches that it is receiving, is
+    /// disconnected. If a token has no other batch, its next batch may
     /// have any size. Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched

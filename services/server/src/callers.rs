@@ -85,11 +85,11 @@ impl Resource {
 /// Rule for the part of a resource that remains for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reserve {
-    /// An eighth.
+    /// An eighth of the limit.
     Normal,
-    /// Half, and an eighth of the other half.
+    /// Half of the limit, and an eighth of the other half.
     Low,
-    /// A sixteenth.
+    /// A sixteenth of the limit.
     Small,
 }
 
@@ -162,8 +162,9 @@ impl Callers {
     /// Charges `amount` of a resource to a caller until the charge is dropped.
     ///
     /// # Errors
-    /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
-    /// 7/8 of it if the caller holds some already. A limit error, without a time to retry, if no caller may hold that much.
+    /// Busy, if the caller would hold more than 7/8 of the limit, or if all callers together would hold more than the
+    /// limit (more than 7/8 of it if the caller holds some already). A limit error without `retry-after`, if `amount`
+    /// is more than one caller may hold.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
         self.take_for(Priority::Normal, caller, resource, amount)
     }

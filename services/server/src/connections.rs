@@ -148,6 +148,11 @@ async fn accept(listener: &Listener) -> (Stream, Peer) {
     }
 }
 
+/// Bytes of a request that a client may send before the server reads them.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of all requests of a connection that a client may send before the server reads them.
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+
 fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
@@ -155,6 +160,9 @@ fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_calls_per_connection)
+        // A request that waits does not fill the window of its connection, so that others are received.
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .keep_alive_interval(limits.keepalive_interval)
         .keep_alive_timeout(limits.keepalive_timeout);
     match protocol {

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::{failback::Failback, replan::ReplanTimer};
 
-/// Time for which streams stay away from a first location that has redirected one, in parts of the longer interval of [`Intervals`].
+/// Time for which streams do not return to a first location that has redirected one, in multiples of the longer one of
+/// [`Intervals`].
 const AVOIDED_INTERVALS: u32 = 6;
 
 /// A server that may serve the streams of one rank.

@@ -397,3 +397,50 @@ async fn a_flow_that_waits_with_one_caller_at_a_time_has_every_second_turn() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*log.lock(), ["a1", "b1", "a2", "b2", "a3"]);
 }
+
+/// Lets callers of two tenants reserve the whole budget: three of the first, and `second` of the second, which arrive after 8
+/// grants. Each returns to the queue when it has released its bytes. Returns the tenants of the next 12 grants.
+async fn turns_of_two_tenants(weights: [u32; 2], second: usize) -> Vec<u64> {
+    let (budget, log) = (Budget::new(12), Arc::new(Mutex::new(Vec::new())));
+    let start = |id: u64, flow: u64| {
+        let tenant = Tenant::new(id, NonZeroU32::new(weights[id as usize - 1]).unwrap());
+        let (budget, log) = (budget.of_tenant(tenant).of_flow(flow), Arc::clone(&log));
+        tokio::spawn(async move {
+            loop {
+                let reserved = budget.reserve(12, &[]).await.unwrap();
+                log.lock().push(id);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                drop(reserved);
+            }
+        })
+    };
+    let after = async |turns: usize| {
+        while log.lock().len() < turns {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let mut callers = [1, 1, 2].map(|flow| start(1, flow)).into_iter().collect::<Vec<_>>();
+    after(8).await;
+    callers.extend((0..second).map(|_| start(2, 1)));
+    tokio::task::yield_now().await;
+    let before = log.lock().len();
+    after(before + 12).await;
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    let turns = log.lock()[before..before + 12].to_vec();
+    turns
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_of_which_one_at_a_time_has_bytes_alternate_however_many_callers_each_has() {
+    for callers in [1, 2] {
+        assert_eq!(turns_of_two_tenants([1, 1], callers).await, [2, 1].repeat(6), "{callers}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_of_which_one_at_a_time_has_bytes_receive_them_in_proportion_to_their_weights() {
+    let turns = turns_of_two_tenants([3, 1], 2).await;
+    // Nine, but the second tenant has the first turn.
+    let of_first = turns.iter().filter(|id| **id == 1).count();
+    assert!((8..=9).contains(&of_first), "{turns:?}");
+}

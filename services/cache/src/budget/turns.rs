@@ -1,11 +1,11 @@
-//! Turns of the flows of one tenant, in bytes.
+//! Turns of the flows of one tenant, in bytes, or of the tenants.
 //!
 //! This is start-time fair queueing (Goyal, Vin and Cheng, "Start-time Fair Queuing", 1997): a caller starts where its flow has
 //! ended, but not before the present. The waiting caller that starts first is next.
 
 use std::collections::HashMap;
 
-/// Progress of the flows of one tenant, while callers of the tenant wait.
+/// Progress of the flows of one tenant, while callers of the tenant wait, or of the tenants.
 #[derive(Default)]
 pub(super) struct Turns {
     /// Start of the last caller that received its bytes.

@@ -457,26 +457,19 @@ impl OnlineDataset {
             let fresh = || View::new(selection.clone(), tenant);
             snapshot.views.lock().entry(key.to_vec()).or_insert_with(fresh).clone()
         };
+        // Removes the view if loading fails, or if this call is cancelled.
+        let loading = snapshot.loading(key, rows);
         let load = || self.load_view(key, selection, tenant, &snapshot.reader, Some(snapshot));
-        let loaded = rows.get_or_try_init(load).await.cloned();
+        let loaded = Arc::clone(loading.rows.get_or_try_init(load).await?);
+        drop(loading);
         let mut views = snapshot.views.lock();
-        match loaded {
-            Ok(loaded) => {
-                self.record_use(&last_use);
-                let surplus = surplus(&views, key, tenant, self.shared.config.max_views.max(1));
-                let evicted = surplus.and_then(|surplus| views.remove(&surplus));
-                // Rows are dropped outside of the lock.
-                drop(views);
-                drop(evicted);
-                Ok((loaded, last_use))
-            }
-            Err(error) => {
-                if views.get(key).is_some_and(|view| !view.rows.initialized()) {
-                    views.remove(key);
-                }
-                Err(error)
-            }
-        }
+        self.record_use(&last_use);
+        let surplus = surplus(&views, key, tenant, self.shared.config.max_views.max(1));
+        let evicted = surplus.and_then(|surplus| views.remove(&surplus));
+        // Rows are dropped outside of the lock.
+        drop(views);
+        drop(evicted);
+        Ok((loaded, last_use))
     }
 
     pub(super) fn record_use(&self, last_use: &AtomicU64) {

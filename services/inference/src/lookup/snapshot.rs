@@ -32,7 +32,7 @@ pub(super) struct LoadedSnapshot {
 #[derive(Clone)]
 pub(super) struct View {
     pub(super) selection: v1::Train,
-    pub(super) rows: Arc<OnceCell<Arc<LookupRows>>>,
+    pub(super) rows: Rows,
     /// Time of the last use in microseconds since the dataset was created; 0 for a view without uses.
     pub(super) last_use: Arc<AtomicU64>,
     /// True if every snapshot has the view and keeps it.
@@ -40,6 +40,9 @@ pub(super) struct View {
     /// Id of the tenant that loaded the view.
     pub(super) loaded_by: u64,
 }
+
+/// Rows of a view, once they are loaded.
+pub(super) type Rows = Arc<OnceCell<Arc<LookupRows>>>;
 
 /// Identifies a view: its encoded selection.
 pub(super) type ViewKey = Vec<u8>;
@@ -55,6 +58,11 @@ impl View {
 impl LoadedSnapshot {
     pub(super) fn id(&self) -> &str {
         self.reader.snapshot().id()
+    }
+
+    /// Returns a guard for a call that loads the view with `key` and these rows, or waits for them.
+    pub(super) fn loading<'a>(&'a self, key: &'a [u8], rows: Rows) -> Loading<'a> {
+        Loading { snapshot: self, key, rows }
     }
 
     /// Number of loaded views.
@@ -95,9 +103,31 @@ impl LoadedSnapshot {
     }
 }
 
+/// A call that loads the rows of a view, or waits until another call has loaded them. If it ends without rows, and no other call waits
+/// for them, the view is removed: views that are not loaded cannot be evicted.
+pub(super) struct Loading<'a> {
+    snapshot: &'a LoadedSnapshot,
+    key: &'a [u8],
+    pub(super) rows: Rows,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if self.rows.initialized() {
+            return;
+        }
+        let mut views = self.snapshot.views.lock();
+        // The view and this call.
+        let is_last = |view: &View| Arc::ptr_eq(&view.rows, &self.rows) && Arc::strong_count(&self.rows) <= 2;
+        if views.get(self.key).is_some_and(is_last) {
+            views.remove(self.key);
+        }
+    }
+}
+
 /// Returns the key of the view that is evicted after `tenant` has loaded the view with `key`, if there are more than `max` undeclared
-/// views, or more of a tenant than its share: seven eighths, or all without other tenants. It is the least recently used one of
-/// `tenant`, or else of the tenant with the most views.
+/// views, or more of `tenant` than its share: seven eighths, or all without tokens. It is the least recently used one of `tenant`. If
+/// `tenant` has no other, and there are too many, it is one of the tenant with the most views. Views that are being loaded do not count.
 pub(super) fn surplus(
     views: &HashMap<ViewKey, View>,
     key: &[u8],
@@ -105,16 +135,20 @@ pub(super) fn surplus(
     max: usize,
 ) -> Option<ViewKey> {
     let mut counts: HashMap<u64, usize> = HashMap::new();
-    for view in views.values().filter(|view| !view.is_declared) {
+    for view in views.values().filter(|view| !view.is_declared && view.rows.initialized()) {
         *counts.entry(view.loaded_by).or_default() += 1;
     }
     let own = counts.get(&tenant.id()).copied().unwrap_or(0);
     let share = if tenant.id() == Tenant::SERVER.id() { max } else { max - max / 8 };
-    if own <= share && counts.values().sum::<usize>() <= max {
+    let are_too_many = counts.values().sum::<usize>() > max;
+    if own <= share && !are_too_many {
         return None;
     }
     let is_evictable = |(other, view): &(&ViewKey, &View)| {
-        other.as_slice() != key && view.rows.initialized() && !view.is_declared
+        other.as_slice() != key
+            && view.rows.initialized()
+            && !view.is_declared
+            && (are_too_many || view.loaded_by == tenant.id())
     };
     let order = |(other, view): &(&ViewKey, &View)| {
         let (owner, last_use) = (view.loaded_by, view.last_use.load(Ordering::Relaxed));

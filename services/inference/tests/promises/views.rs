@@ -6,6 +6,7 @@ use arrow_array::{cast::AsArray, types::Int64Type};
 use forebay_inference::{Config, KeyIndex, OnlineDataset};
 use forebay_loader::{Error, Tenant};
 use forebay_proto::v1::Train;
+use futures::FutureExt;
 
 use crate::fixture::{Fixture, blocks, ids, online_with_views, rows, spec, users};
 
@@ -156,6 +157,28 @@ async fn a_tenant_that_loads_many_views_evicts_its_own_and_not_those_of_others()
     for (number, rows) in [1001, 1002].into_iter().zip(&production) {
         assert!(Arc::ptr_eq(rows, &load(1, number).await), "view {number} was loaded again");
     }
+}
+
+#[tokio::test]
+async fn views_whose_loading_was_cancelled_take_no_place() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..100, 1)).await;
+    let config = Config { max_views: 2, ..Config::default() };
+    let online = online_with_views(spec(&["user_id"], None), 1 << 28, folder.path(), config, &[]);
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    let tenant = |id| Tenant::new(id, NonZeroU32::MIN);
+    for number in 0..20 {
+        let wanted = view(&format!("version + {number} AS v{number}"));
+        let mut lookup = online.lookup(&wanted, vec![]).of_tenant(tenant(1));
+        assert!(lookup.lookup_rows().now_or_never().is_none(), "the rows are read first");
+    }
+    let kept = view("version + 100 AS kept");
+    let load = async |wanted: &Train| {
+        online.lookup(wanted, vec![]).of_tenant(tenant(2)).lookup_rows().await.unwrap().remove(0)
+    };
+    let rows = load(&kept).await;
+    online.lookup(&view("version + 200 AS other"), vec![]).of_tenant(tenant(3)).lookup_rows().await.unwrap();
+    assert!(Arc::ptr_eq(&rows, &load(&kept).await), "the two places are free");
 }
 
 #[tokio::test]

@@ -72,13 +72,16 @@ pub(crate) struct StreamBudget {
 pub struct Pace(Arc<StreamBudget>);
 
 impl Pace {
-    /// Time at which the stream has held batches for `patience` that its consumer has not received, while another stream of the tenant
-    /// waits for memory for its first batch. `None` if there is no such stream.
+    /// Time at which the stream has held batches for `patience`, plus one second per MiB of the batches that the consumer is receiving,
+    /// without progress of its consumer, while another stream of the tenant waits for memory for its first batch. `None` if there is no
+    /// such stream.
     pub fn overdue_at(&self, patience: Duration) -> Option<Instant> {
         let waiting_since = self.0.tenant.turns.waiting_since()?;
         let busy_since = self.0.consumer.busy_since()?;
-        let holds_batches = self.0.used_bytes.load(Ordering::Acquire) > 0;
-        holds_batches.then(|| waiting_since.max(busy_since) + patience)
+        let used_bytes = self.0.used_bytes.load(Ordering::Acquire);
+        let taken_bytes = used_bytes.saturating_sub(self.0.untaken_bytes.load(Ordering::Acquire));
+        let patience = patience + Duration::from_secs(taken_bytes >> 20);
+        (used_bytes > 0).then(|| waiting_since.max(busy_since) + patience)
     }
 }
 
@@ -197,6 +200,8 @@ impl StreamBudget {
     pub(crate) async fn reserve(self: &Arc<Self>, bytes: u64) -> BatchReservation {
         let mut turn: Option<Turn<'_>> = None;
         loop {
+            // Created before the check: the end of the last turn wakes only waits that exist.
+            let freed_by_others = self.tenant.freed.notified();
             if self.try_reserve(bytes, turn.as_ref()) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -207,14 +212,14 @@ impl StreamBudget {
                 };
             }
             if turn.is_none() && self.is_empty() {
-                turn = Some(self.tenant.turns.wait(&self.freed));
+                turn = Some(self.tenant.turns.wait(&self.freed, &self.tenant.freed));
                 continue;
             }
             // `Notify` stores a permit, so a release between the check and this wait is not missed.
             tokio::select! {
                 biased;
                 () = self.freed.notified() => {}
-                () = self.tenant.freed.notified(), if turn.is_none() => {}
+                () = freed_by_others, if turn.is_none() => {}
             }
         }
     }
@@ -424,6 +429,37 @@ mod tests {
         assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
         drop(second);
         assert!((&mut third).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_are_released_while_a_stream_waits_for_its_turn_are_offered_again_after_it() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
+        let large = streams[1].reserve(180).now_or_never().unwrap();
+        let stream = Arc::clone(&streams[0]);
+        let second = tokio::spawn(async move { drop(stream.reserve(60).await) });
+        tokio::task::yield_now().await;
+        let mut first = Box::pin(streams[2].reserve(10));
+        assert!((&mut first).now_or_never().is_none());
+        drop(large);
+        // The second batch does not precede the first one of the other stream.
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        let _first = first.now_or_never().unwrap();
+        tokio::time::timeout(Duration::from_secs(1), second).await.expect("it is woken").unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_has_one_second_more_for_each_mebibyte_that_it_is_receiving() {
+        let (mib, patience) = (1 << 20, Duration::from_secs(60));
+        let total = PrefetchBudget::new(100 * mib, 100 * mib, 200 * mib);
+        let (slow, other) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
+        let _sending = BatchCharge::of_taken(&Arc::new(slow.reserve(150 * mib).now_or_never().unwrap()));
+        let mut waiting = Box::pin(other.reserve(100 * mib));
+        assert!((&mut waiting).now_or_never().is_none());
+        let due = Instant::now() + patience + Duration::from_secs(150);
+        assert_eq!(slow.pace().overdue_at(patience), Some(due));
     }
 
     #[tokio::test(start_paused = true)]

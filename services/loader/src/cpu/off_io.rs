@@ -1,6 +1,6 @@
 //! Assertion that work over a whole dataset does not run on an I/O thread. It does nothing outside of unit tests.
 
-/// Work that takes as long as a dataset, an epoch or a block is large.
+/// Work whose duration grows with the size of a dataset, an epoch or a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LongWork {
     /// Kept rows and groups of all blocks.

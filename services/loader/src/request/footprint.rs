@@ -47,23 +47,23 @@ impl Footprint {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Size of the frames of `blocks`, in bytes, corrected by what was found in [`note_understated`](Self::note_understated).
-    pub(crate) fn corrected_bytes_of(&self, blocks: &[u32]) -> u64 {
-        self.corrected(self.bytes_of(blocks))
+    /// Current correction of estimates.
+    pub(crate) fn correction(&self) -> Correction {
+        Correction(self.correction.load(Ordering::Relaxed))
     }
 
     /// Corrects a size in bytes that was estimated from the footers.
     pub(crate) fn corrected(&self, estimated_bytes: u64) -> u64 {
-        scaled(estimated_bytes, self.correction.load(Ordering::Relaxed))
+        self.correction().of(estimated_bytes)
     }
 
-    /// Notes that a window of `estimated_bytes` has at least `found_bytes`, for which there was no memory. The correction grows by a
-    /// quarter at least, so that a window of any size reserves enough after some attempts.
-    pub(crate) fn note_understated(&self, estimated_bytes: u64, found_bytes: u64) {
+    /// Notes that a window of `estimated_bytes`, which was reserved with the correction `used`, has at least `found_bytes`, for which
+    /// there was no memory. The correction grows to 5/4 of `used` at least, so that a window of any size reserves enough after some
+    /// attempts. Windows that were reserved with the same correction raise it only once.
+    pub(crate) fn note_understated(&self, estimated_bytes: u64, found_bytes: u64, used: Correction) {
         let found = found_bytes.saturating_mul(UNIT).div_ceil(estimated_bytes.max(1));
-        let grown = |correction: u64| Some(found.max(correction.saturating_add(correction / 4)));
-        // The update always succeeds.
-        self.correction.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok();
+        let grown = found.max(used.0.saturating_add(used.0 / 4));
+        self.correction.fetch_max(grown, Ordering::Relaxed);
     }
 
     /// Size of the largest window of an order, in bytes.
@@ -74,7 +74,36 @@ impl Footprint {
     }
 }
 
-/// `bytes` times `correction`, which is in units of 1/16.
-fn scaled(bytes: u64, correction: u64) -> u64 {
-    u64::try_from(u128::from(bytes) * u128::from(correction) / u128::from(UNIT)).unwrap_or(u64::MAX)
+/// Factor by which estimated sizes are multiplied, in units of 1/16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Correction(u64);
+
+impl Correction {
+    /// Corrects a size in bytes.
+    pub(crate) fn of(self, bytes: u64) -> u64 {
+        u64::try_from(u128::from(bytes) * u128::from(self.0) / u128::from(UNIT)).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_fail_at_the_same_time_raise_the_correction_once() {
+        let footprint =
+            Footprint { frame_bytes: vec![], snapshot_bytes: 0, correction: AtomicU64::new(UNIT) };
+        let used = footprint.correction();
+        for _ in 0..16 {
+            footprint.note_understated(1000, 1001, used);
+        }
+        assert_eq!(footprint.corrected(1000), 1250);
+        footprint.note_understated(1000, 1001, footprint.correction());
+        assert_eq!(footprint.corrected(1000), 1562);
+        // More was found.
+        footprint.note_understated(1000, 3000, used);
+        assert_eq!(footprint.corrected(1000), 3000);
+        footprint.note_understated(1000, 2000, used);
+        assert_eq!(footprint.corrected(1000), 3000, "it does not fall");
+    }
 }

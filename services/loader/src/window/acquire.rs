@@ -13,7 +13,19 @@ use super::{
     window_set::HeldSet,
     windows::{Windows, frame_key, too_large},
 };
-use crate::{Error, Frame, request::admission::with_margin};
+use crate::{
+    Error, Frame,
+    request::{admission::with_margin, footprint::Correction},
+};
+
+/// Size of a window.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Bytes to reserve.
+    bytes: u64,
+    /// Correction of the estimates in `bytes`.
+    correction: Correction,
+}
 
 impl Windows {
     /// Returns the windows of a set if those that no stream holds need not wait for memory. They may still be loading.
@@ -89,7 +101,7 @@ impl Windows {
     fn hold(
         self: &Arc<Self>,
         wanted: &[WantedWindow],
-        sizes: &[u64],
+        sizes: &[Size],
         reserve: impl FnOnce(&[&WantedWindow], u64) -> Option<Reservation>,
     ) -> Option<Vec<Arc<HeldWindow>>> {
         // These are declared before `registry`, so they are dropped after it is unlocked.
@@ -101,7 +113,7 @@ impl Windows {
         let usable: Vec<_> =
             found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
         let missing = wanted.iter().zip(sizes).zip(&usable).filter(|(_, held)| held.is_none());
-        let (missing, missing_sizes): (Vec<_>, Vec<u64>) =
+        let (missing, missing_sizes): (Vec<_>, Vec<_>) =
             missing.map(|((window, size), _)| (window, *size)).unzip();
         let bytes = self.bytes_to_reserve(&missing, &missing_sizes);
         let mut rest = if missing.is_empty() { None } else { Some(reserve(&missing, bytes)?) };
@@ -124,7 +136,7 @@ impl Windows {
             windows.push(Arc::clone(&held));
             let mut share = share?;
             share.load_only_from(window.job.reader().source_id());
-            new.push((window, held, share, reporter));
+            new.push((window, held, (share, size.correction), reporter));
         }
         drop(registry);
         if !new.is_empty() {
@@ -158,14 +170,18 @@ impl Windows {
     }
 
     /// Bytes of each of the windows. A window can have many blocks, so the registry must not be locked during the call.
-    fn sizes(&self, wanted: &[WantedWindow]) -> Vec<u64> {
-        wanted.iter().map(|window| self.bytes_to_load(&window.job, &window.blocks)).collect()
+    fn sizes(&self, wanted: &[WantedWindow]) -> Vec<Size> {
+        let size = |WantedWindow { job, blocks, .. }: &WantedWindow| {
+            let correction = job.footprint.correction();
+            Size { bytes: self.bytes_to_load(job, blocks, correction), correction }
+        };
+        wanted.iter().map(size).collect()
     }
 
     /// Bytes to reserve for windows of the given sizes. A set can exceed the memory although it was admitted, by estimates and
     /// for some epochs only. The reservation is therefore capped, so that it can be granted.
-    fn bytes_to_reserve(&self, windows: &[&WantedWindow], sizes: &[u64]) -> u64 {
-        let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
+    fn bytes_to_reserve(&self, windows: &[&WantedWindow], sizes: &[Size]) -> u64 {
+        let bytes = sizes.iter().map(|size| size.bytes).fold(0, u64::saturating_add);
         capped(bytes, estimated_bytes(windows), self.frames.budget().available_bytes())
     }
 }

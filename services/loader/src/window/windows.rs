@@ -20,7 +20,7 @@ use crate::{
     cache::{columns::Columns, forecast::NextUse},
     cpu::turns::TurnCost,
     frame::FrameKey,
-    request::admission::with_margin,
+    request::{admission::with_margin, footprint::Correction},
     selection::groups::BlockRows,
 };
 
@@ -88,11 +88,11 @@ impl Windows {
         self.frames.weight(&frame_key(job, block)).unwrap_or_else(|| job.bytes_of(&[block]))
     }
 
-    /// Bytes to reserve for the frames of `blocks`: actual sizes of frames in memory, corrected estimates for the others.
-    pub(super) fn bytes_to_load(&self, job: &Job, blocks: &[u32]) -> u64 {
+    /// Bytes to reserve for the frames of `blocks`: actual sizes of frames in memory, estimates with `correction` for the others.
+    pub(super) fn bytes_to_load(&self, job: &Job, blocks: &[u32], correction: Correction) -> u64 {
         let bytes_of = |block: &u32| {
             let in_memory = self.frames.weight(&frame_key(job, *block));
-            in_memory.unwrap_or_else(|| job.footprint.corrected_bytes_of(std::slice::from_ref(block)))
+            in_memory.unwrap_or_else(|| correction.of(job.bytes_of(std::slice::from_ref(block))))
         };
         blocks.iter().map(bytes_of).fold(0, u64::saturating_add)
     }
@@ -102,7 +102,7 @@ impl Windows {
         self.frames.budget().of_tenant(tenant).should_yield()
     }
 
-    /// Loads a window into its reserved memory. Calls `all_started` when loading of every block has started. If all memory was
+    /// Loads a window into its memory, which was reserved with the given correction. Calls `all_started` when loading of every block has started. If all memory was
     /// reserved for the window and those of its set (`has_all_memory`), it may take more.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Windows {
         &self,
         window: &WantedWindow,
         cached: Vec<Option<Arc<Frame>>>,
-        mut reservation: Reservation,
+        (mut reservation, correction): (Reservation, Correction),
         has_all_memory: bool,
         all_started: impl FnMut(),
     ) -> Result<Window, LoadError> {
@@ -130,7 +130,7 @@ impl Windows {
                 return Ok(());
             }
             is_understated = true;
-            job.footprint.note_understated(*estimated_bytes, bytes);
+            job.footprint.note_understated(*estimated_bytes, bytes, correction);
             Err(Error::Unavailable("a window is larger than estimated".into()))
         };
         let frames = match self.frames_of(job, blocks, cached, limit, raise, all_started).await {

@@ -20,7 +20,7 @@ const BLOCK_ROWS: usize = 2_000;
 const DELAYS: [u64; 4] = [0, 5, 50, 500];
 /// Memory in tenths of the largest windows that a stream holds together: from just these to more than all blocks.
 const MEMORY: [u64; 4] = [10, 15, 20, 200];
-/// Bytes to which one planned byte may grow.
+/// Maximum ratio of the bytes read to the bytes planned.
 const MOST: f64 = 1.05;
 
 /// Speed of a run, and its limits.

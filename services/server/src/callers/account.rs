@@ -1,4 +1,4 @@
-//! The caller of one request, as its answer and its body know it.
+//! Handle with which the body and the answer of a request are charged to its caller.
 
 use std::time::Duration;
 

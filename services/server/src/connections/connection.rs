@@ -40,7 +40,7 @@ struct Requests {
     total: u64,
     /// Time when the last response ended.
     last_ended: Instant,
-    /// Times by which the client must have received an answer, or accept more of one, by the number of the deadline.
+    /// Deadlines by which the client must have received an answer, or accept another part of one, by number.
     deadlines: BTreeMap<u64, Instant>,
     /// Responses whose clients may pause, by the number of the deadline.
     paused: BTreeMap<u64, MayPause>,
@@ -54,7 +54,7 @@ struct Requests {
 pub(crate) struct MayPause(Arc<dyn Fn() -> Option<Instant> + Send + Sync>);
 
 impl MayPause {
-    /// A client that may always pause.
+    /// Lets the client pause without a time limit.
     pub(crate) fn always() -> Self {
         Self(Arc::new(|| None))
     }
@@ -263,14 +263,15 @@ impl<C> AsRef<[u8]> for Charged<C> {
 /// charge of each of its messages until the bytes of the message are sent.
 ///
 /// Frames without such a charge are charged when the transport takes them. The client must accept a frame within `receive_timeout`
-/// plus one second per MiB of the frame before it. Both do not apply to a response with [`MayPause`].
+/// plus one second per MiB of the frame before it. Neither rule applies to a response with [`MayPause`].
 pub(super) struct Answer {
     body: axum::body::Body,
     unsent: Option<Arc<Unsent>>,
     messages: Option<MessageCharges>,
     account: Option<Account>,
-    /// Time by which the transport must ask for the next frame. It is set while the client prevents this.
-    next_frame: Deadline,
+    /// Time by which the transport must ask for the next frame. It is set while the flow control of the client blocks
+    /// the transport.
+    next_frame: Arc<Deadline>,
     may_pause: bool,
     running: Running,
 }
@@ -282,7 +283,7 @@ impl Answer {
         let charge = Charge::from_extension(&mut parts.extensions);
         let unsent = charge.map(|charge| Arc::new(running.connection.hold(charge)));
         let (messages, account) = (parts.extensions.remove(), parts.extensions.remove());
-        let (next_frame, paused) = (running.connection.new_deadline(), parts.extensions.remove());
+        let (next_frame, paused) = (Arc::new(running.connection.new_deadline()), parts.extensions.remove());
         let may_pause = paused.is_some();
         match paused {
             Some(paused) => next_frame.pause(paused),
@@ -294,8 +295,10 @@ impl Answer {
 
     /// Charges the bytes of a frame.
     fn charged(&self, bytes: Bytes) -> Bytes {
+        // The transport asks for the end of a body before it has sent the last bytes. The client may pause no longer because of this.
+        let paused = self.may_pause.then(|| Arc::clone(&self.next_frame));
         if let Some(unsent) = &self.unsent {
-            return Bytes::from_owner(Charged { bytes, _unsent: Arc::clone(unsent) });
+            return Bytes::from_owner(Charged { bytes, _unsent: (Arc::clone(unsent), paused) });
         }
         let mut charges = self.messages.as_ref().map(MessageCharges::take).unwrap_or_default();
         if charges.is_empty()
@@ -304,11 +307,11 @@ impl Answer {
         {
             charges.push(account.charge(Resource::UnsentBytes, bytes.len() as u64));
         }
-        if charges.is_empty() {
+        if charges.is_empty() && paused.is_none() {
             return bytes;
         }
         let unsent = charges.into_iter().map(|charge| self.running.connection.hold(charge));
-        Bytes::from_owner(Charged { bytes, _unsent: unsent.collect::<Vec<_>>() })
+        Bytes::from_owner(Charged { bytes, _unsent: (unsent.collect::<Vec<_>>(), paused) })
     }
 }
 
@@ -349,6 +352,7 @@ impl Body for Answer {
 mod tests {
     use bytes::BufMut;
     use futures::StreamExt;
+    use http_body_util::BodyExt;
     use tokio::time::advance;
     use tonic::{
         Status,
@@ -529,14 +533,17 @@ mod tests {
         let read = Arc::clone(&deadline);
         let mut response = axum::response::Response::new(axum::body::Body::from("batch"));
         response.extensions_mut().insert(MayPause::until(move || *read.lock()));
-        let body = Answer::of(response, connection.begin()).into_body();
+        let mut body = Answer::of(response, connection.begin()).into_body();
+        let bytes = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        // The transport has asked for all of the body, and has not sent it.
+        drop(body);
         advance(900 * SECOND).await;
         assert_ne!(next(&connection), Next::Close);
         *deadline.lock() = Some(Instant::now() + SECOND);
         assert_eq!(next(&connection), Next::Check(Instant::now() + SECOND));
         advance(SECOND).await;
         assert_eq!(next(&connection), Next::Close);
-        drop(body);
+        drop(bytes);
         assert_ne!(next(&connection), Next::Close);
     }
 

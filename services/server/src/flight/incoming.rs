@@ -1,7 +1,8 @@
 //! The body of a gRPC request: charged to its caller while it is received, and limited in time.
 //!
 //! A gRPC message is a byte, its length as a big-endian `u32`, and the message. The length is known before the message, so that all
-//! its bytes are charged at once. If parts of messages were charged, several incomplete ones could wait for each other.
+//! its bytes are charged at once. If parts of messages were charged, several incomplete ones could wait for each other. A message
+//! never waits while the receiver lacks the messages before it.
 
 mod framing;
 
@@ -29,14 +30,18 @@ use crate::{
     settings::Limits,
 };
 
-use framing::Framing;
+use framing::{Framing, PREFIX_BYTES};
+
+/// Maximum size of a first message of a stream that does not wait, in bytes. A worker can therefore connect while requests for it
+/// take all of the limit.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// Messages that a request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Messages {
-    /// One message, which must be complete and ended in time. It is charged until the body is dropped.
+    /// One message. The request must be complete within the time limit. The message is charged until the body is dropped.
     One,
-    /// Any number, at any time. A message is charged until the receiver asks for more bytes than it has.
+    /// Any number of messages, at any time. The charge of a message ends when the receiver has read it and asks for more bytes.
     Many,
 }
 
@@ -45,7 +50,7 @@ pub(super) enum Messages {
 pub(super) struct Unlimited(Arc<AtomicBool>);
 
 impl Unlimited {
-    /// Charges the following messages without a limit. Other requests wait for what the messages of this one contain.
+    /// Charges further messages without a limit. It is set for replies of workers, which other requests need in order to end.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -63,12 +68,18 @@ pub(super) struct Incoming {
     framing: Framing,
     /// Received frame, and the number of its bytes that `framing` has read.
     frame: Option<(Bytes, usize)>,
-    /// Charge that the message at this place of `frame` waits for.
-    waiting: Option<BoxFuture<'static, Result<Charge, Error>>>,
+    /// True if a message has begun.
+    has_message: bool,
+    /// Length of a message that has begun in `frame` and is not charged.
+    begun: Option<u64>,
+    /// Length of the message that begins in `frame`, and its pending charge.
+    waiting: Option<(u64, BoxFuture<'static, Result<Charge, Error>>)>,
     /// Charges of the messages. The last one may be incomplete.
     held: Vec<Charge>,
     /// Time by which the message must be complete, and its time limit.
     deadline: Option<(Pin<Box<Sleep>>, Duration)>,
+    /// Time when the receiver got the last frame. The time limit does not run until it asks for more.
+    given: Option<Instant>,
 }
 
 impl Incoming {
@@ -85,13 +96,19 @@ impl Incoming {
             messages,
             account,
             request_timeout: limits.request_timeout,
-            max_bytes: limits.max_request_bytes.max(limits.max_exchange_bytes) as u64,
+            max_bytes: match messages {
+                Messages::One => limits.max_request_bytes,
+                Messages::Many => limits.max_request_bytes.max(limits.max_exchange_bytes),
+            } as u64,
             unlimited,
             framing: Framing::default(),
             frame: None,
+            has_message: false,
+            begun: None,
             waiting: None,
             held: Vec::new(),
             deadline: None,
+            given: None,
         };
         incoming.set_deadline(0);
         incoming
@@ -103,19 +120,29 @@ impl Incoming {
     }
 
     /// Begins to charge a message of `bytes` bytes.
-    fn begin(&mut self, bytes: u64) {
+    ///
+    /// # Errors
+    /// Invalid, if the request may have one message, and this is another one.
+    fn begin(&mut self, bytes: u64) -> Result<(), Error> {
+        let is_first = !std::mem::replace(&mut self.has_message, true);
+        if self.messages == Messages::One && !is_first {
+            return Err(Error::invalid("the request has more than one message; one was expected"));
+        }
         if self.messages == Messages::Many || bytes >= 1 << 20 {
             self.set_deadline(bytes);
         }
+        let never_waits = self.unlimited.0.load(Ordering::Relaxed)
+            || self.messages == Messages::Many && is_first && bytes <= SMALL_BYTES;
         // The receiver rejects a message that is too long when it has read the length.
-        if bytes > self.max_bytes || self.unlimited.0.load(Ordering::Relaxed) {
+        if bytes > self.max_bytes || never_waits {
             let bytes = if bytes > self.max_bytes { 0 } else { bytes };
             self.held.push(self.account.charge(Resource::IncomingBytes, bytes));
-            return;
+            return Ok(());
         }
         let (account, limit) = (self.account.clone(), self.request_timeout);
-        self.waiting =
-            Some(Box::pin(async move { account.take_within(limit, Resource::IncomingBytes, bytes).await }));
+        let charge = async move { account.take_within(limit, Resource::IncomingBytes, bytes).await };
+        self.waiting = Some((bytes, Box::pin(charge)));
+        Ok(())
     }
 
     /// Ends the charges of the messages that the receiver has read, because it asks for more bytes.
@@ -123,13 +150,24 @@ impl Incoming {
         if self.messages == Messages::One {
             return;
         }
-        let incomplete = usize::from(self.framing.is_in_message());
+        let incomplete = usize::from(self.framing.is_in_message() && self.begun.is_none());
         self.held.drain(..self.held.len().saturating_sub(incomplete));
+    }
+
+    /// Moves the time limit by the time in which the receiver did not ask for more.
+    fn resume(&mut self) {
+        if let Some(given) = self.given.take()
+            && let Some((sleep, _)) = &mut self.deadline
+        {
+            let deadline = sleep.deadline() + given.elapsed();
+            sleep.as_mut().reset(deadline);
+        }
     }
 
     /// An error, if the client has not sent in time.
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let Some((sleep, limit)) = &mut self.deadline else { return Poll::Pending };
+        // The wait for a charge has a limit of its own.
+        let (Some((sleep, limit)), None) = (&mut self.deadline, &self.waiting) else { return Poll::Pending };
         ready!(sleep.as_mut().poll(context));
         let message = format!(
             "the request was not received within {}; limits.request_timeout is {}",
@@ -141,17 +179,32 @@ impl Incoming {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
-            if let Some(waiting) = &mut self.waiting {
-                let charge = ready!(waiting.as_mut().poll(context));
+            if let Some((bytes, waiting)) = &mut self.waiting {
+                let (bytes, charge) = (*bytes, ready!(waiting.as_mut().poll(context)));
                 self.waiting = None;
                 match charge {
                     Ok(charge) => self.held.push(charge),
                     Err(error) => return Poll::Ready(Some(Err(Status::from(error).into()))),
                 }
+                self.set_deadline(bytes);
+            }
+            if let Some(length) = self.begun {
+                self.read();
+                self.begun = None;
+                if let Err(error) = self.begin(length) {
+                    return Poll::Ready(Some(Err(Status::from(error).into())));
+                }
+                continue;
             }
             if let Some((bytes, read)) = &mut self.frame {
                 if let Some(length) = self.framing.begin_next(bytes, read) {
-                    self.begin(length);
+                    self.begun = Some(length);
+                    // The receiver gets the messages before this one first, so that their charges can end.
+                    let before = read.saturating_sub(PREFIX_BYTES);
+                    if before > 0 {
+                        *read -= before;
+                        return Poll::Ready(Some(Ok(Frame::data(bytes.split_to(before)))));
+                    }
                     continue;
                 }
                 if self.messages == Messages::Many && self.framing.is_between_messages() {
@@ -186,9 +239,13 @@ impl Body for Incoming {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.resume();
         match self.poll_next(context) {
             Poll::Pending => self.poll_deadline(context).map(|late| Some(Err(late.into()))),
-            ready => ready,
+            Poll::Ready(frame) => {
+                self.given = Some(Instant::now());
+                Poll::Ready(frame)
+            }
         }
     }
 

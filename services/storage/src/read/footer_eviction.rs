@@ -76,68 +76,113 @@ struct Found {
     used: SystemTime,
 }
 
-/// Deletes the least recently used files in the subfolders of `folder`, until the others have at most `max_bytes` bytes.
+/// Files and folders that could not be read or deleted.
+#[derive(Default)]
+struct Failures {
+    count: usize,
+    first: Option<(PathBuf, io::Error)>,
+}
+
+impl Failures {
+    fn note(&mut self, path: PathBuf, error: io::Error) {
+        self.count += 1;
+        self.first.get_or_insert((path, error));
+    }
+}
+
+/// Deletes the least recently used files in the subfolders of `folder`, until the others have at most `max_bytes` bytes. Continues after
+/// files and subfolders that cannot be read or deleted, and logs them.
+///
+/// # Errors
+/// The error of `folder` itself.
 fn evict(folder: &Path, max_bytes: u64, now: SystemTime) -> io::Result<()> {
-    let (files, resident_bytes) = victims(list(folder)?, max_bytes, now);
-    for file in &files {
-        match fs::remove_file(&file.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
+    let mut failures = Failures::default();
+    let mut subfolders = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => subfolders.push(entry.path()),
+            Ok(_) => {}
+            Err(error) => failures.note(entry.path(), error),
         }
     }
-    if !files.is_empty() {
-        tracing::debug!(
-            files = files.len(),
-            resident_bytes,
-            "deleted the least recently used cached footers"
+    let files = list(subfolders, &mut failures);
+    let (deleted, resident_bytes) = delete(files, max_bytes, now, &mut failures);
+    if let Some((path, error)) = failures.first {
+        tracing::warn!(
+            failures = failures.count,
+            %error,
+            path = %path.display(),
+            "cannot read or delete some old cached footers"
         );
+    }
+    if deleted > 0 {
+        tracing::debug!(files = deleted, resident_bytes, "deleted the least recently used cached footers");
     }
     Ok(())
 }
 
-fn list(folder: &Path) -> io::Result<Vec<Found>> {
+/// Files in `folders`.
+fn list(folders: Vec<PathBuf>, failures: &mut Failures) -> Vec<Found> {
     let mut found = Vec::new();
-    for subfolder in fs::read_dir(folder)? {
-        let subfolder = subfolder?;
-        if !subfolder.file_type()?.is_dir() {
-            continue;
+    for folder in folders {
+        if let Err(error) = list_folder(&folder, &mut found) {
+            failures.note(folder, error);
         }
-        for file in fs::read_dir(subfolder.path())? {
-            let file = file?;
-            // Another thread may delete it at the same time.
-            let Ok(metadata) = file.metadata() else { continue };
-            if metadata.is_file() {
-                found.push(Found {
-                    path: file.path(),
-                    bytes: on_disk(metadata.len()),
-                    used: metadata.modified()?,
-                });
+    }
+    found
+}
+
+/// Appends the files in `folder` to `found`.
+fn list_folder(folder: &Path, found: &mut Vec<Found>) -> io::Result<()> {
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        // Another thread may delete it at the same time.
+        let Ok(metadata) = file.metadata() else { continue };
+        if metadata.is_file() {
+            let used = metadata.modified()?;
+            found.push(Found { path: file.path(), bytes: on_disk(metadata.len()), used });
+        }
+    }
+    Ok(())
+}
+
+/// Deletes unfinished files of ended processes, and then the least recently used files, until the others have at most `max_bytes`.
+/// Returns the number of deleted files, and the bytes of the others.
+fn delete(files: Vec<Found>, max_bytes: u64, now: SystemTime, failures: &mut Failures) -> (usize, u64) {
+    let mut resident_bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let mut deleted = 0;
+    for (file, is_unfinished) in in_order(files, now) {
+        if resident_bytes <= max_bytes && !is_unfinished {
+            break;
+        }
+        match fs::remove_file(&file.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => failures.note(file.path, error),
+            Ok(()) | Err(_) => {
+                resident_bytes -= file.bytes;
+                deleted += 1;
             }
         }
     }
-    Ok(found)
+    (deleted, resident_bytes)
 }
 
-/// Returns the files to delete, and the bytes of the others: unfinished files of ended processes, and then the least recently used files,
-/// until the others have at most `max_bytes`.
-fn victims(mut files: Vec<Found>, max_bytes: u64, now: SystemTime) -> (Vec<Found>, u64) {
+/// Files in the order of deletion: unfinished files of ended processes, which are marked, and then the others from the least recently
+/// used one on.
+fn in_order(files: Vec<Found>, now: SystemTime) -> Vec<(Found, bool)> {
     let is_unfinished = |file: &Found| {
         let age = now.duration_since(file.used).unwrap_or_default();
         file.path.extension().is_some() && age > UNFINISHED_AGE
     };
-    let mut resident_bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    files.sort_unstable_by(|a, b| {
-        (!is_unfinished(a), a.used, &a.path).cmp(&(!is_unfinished(b), b.used, &b.path))
+    let marked = |file: Found| {
+        let is_unfinished = is_unfinished(&file);
+        (file, is_unfinished)
+    };
+    let mut files: Vec<_> = files.into_iter().map(marked).collect();
+    files.sort_unstable_by(|(a, a_unfinished), (b, b_unfinished)| {
+        (!a_unfinished, a.used, &a.path).cmp(&(!b_unfinished, b.used, &b.path))
     });
-    let mut victims = Vec::new();
-    for file in files {
-        if resident_bytes <= max_bytes && !is_unfinished(&file) {
-            break;
-        }
-        resident_bytes -= file.bytes;
-        victims.push(file);
-    }
-    (victims, resident_bytes)
+    files
 }
 
 fn on_disk(bytes: u64) -> u64 {
@@ -152,28 +197,79 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn found(path: &str, bytes: u64, seconds: u64) -> Found {
-        Found { path: path.into(), bytes, used: at(seconds) }
+    /// Creates files in a new folder, and returns it with them. A name that ends with a slash is a folder, which cannot be deleted as a
+    /// file.
+    fn files(names: &[(&str, u64, u64)]) -> (tempfile::TempDir, Vec<Found>) {
+        let directory = tempfile::tempdir().unwrap();
+        let create = |(name, bytes, seconds): &(&str, u64, u64)| {
+            let path = directory.path().join(name);
+            match name.ends_with('/') {
+                true => fs::create_dir(&path).unwrap(),
+                false => fs::write(&path, "").unwrap(),
+            }
+            Found { path, bytes: *bytes, used: at(*seconds) }
+        };
+        let found = names.iter().map(create).collect();
+        (directory, found)
+    }
+
+    /// Names in the folder, in alphabetical order.
+    fn names(directory: &Path) -> String {
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(name).collect();
+        names.sort();
+        names.join(" ")
     }
 
     #[test]
     fn the_least_recently_used_files_are_deleted_and_unfinished_files_of_ended_processes() {
         let (now, hour) = (at(1_000_000), 3600);
-        let files = vec![
-            found("aa/new", 4, 999_999),
-            found("aa/old", 4, 10),
-            found("ab/older", 4, 9),
-            found("ab/unfinished.1-2.tmp", 1, 1_000_000 - hour - 1),
-            found("ab/being-written.1-3.tmp", 1, 1_000_000 - hour),
-        ];
-        let names = |max_bytes| {
-            let (victims, resident_bytes) = victims(files.clone(), max_bytes, now);
-            let names = victims.iter().map(|file| file.path.to_string_lossy().into_owned());
-            (names.collect::<Vec<_>>().join(" "), resident_bytes)
+        let (directory, files) = files(&[
+            ("new", 4, 999_999),
+            ("old", 4, 10),
+            ("older", 4, 9),
+            ("unfinished.1-2.tmp", 1, 1_000_000 - hour - 1),
+            ("written.1-3.tmp", 1, 1_000_000 - hour),
+        ]);
+        let mut failures = Failures::default();
+        let mut delete = |max_bytes| {
+            let left = files.iter().filter(|file| file.path.exists()).cloned().collect();
+            delete(left, max_bytes, now, &mut failures)
         };
-        assert_eq!(names(13), ("ab/unfinished.1-2.tmp".to_owned(), 13));
-        assert_eq!(names(12), ("ab/unfinished.1-2.tmp ab/older".to_owned(), 9));
-        assert_eq!(names(8), ("ab/unfinished.1-2.tmp ab/older aa/old".to_owned(), 5));
+        assert_eq!(delete(13), (1, 13));
+        assert_eq!(names(directory.path()), "new old older written.1-3.tmp");
+        assert_eq!(delete(12), (1, 9));
+        assert_eq!(names(directory.path()), "new old written.1-3.tmp");
+        assert_eq!(delete(8), (1, 5));
+        assert_eq!(names(directory.path()), "new written.1-3.tmp");
+        assert_eq!(failures.count, 0);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_deleted_keeps_its_bytes_and_stops_no_other() {
+        let (directory, mut files) =
+            files(&[("undeletable/", 4, 1), ("old", 4, 2), ("older", 4, 1), ("new", 4, 3)]);
+        // Another process has deleted it.
+        files.push(Found { path: directory.path().join("missing"), bytes: 4, used: at(0) });
+        let mut failures = Failures::default();
+        assert_eq!(delete(files, 8, at(10), &mut failures), (3, 8));
+        assert_eq!(names(directory.path()), "new undeletable");
+        assert_eq!(failures.count, 1);
+        assert_eq!(failures.first.unwrap().0, directory.path().join("undeletable/"));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_stops_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, folder) = (directory.path().join("file"), directory.path().join("folder"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("footer"), "1").unwrap();
+        fs::write(&file, "").unwrap();
+        let mut failures = Failures::default();
+        let found = list(vec![file.clone(), folder.clone()], &mut failures);
+        assert_eq!(found.iter().map(|found| &found.path).collect::<Vec<_>>(), [&folder.join("footer")]);
+        assert_eq!(failures.count, 1);
+        assert_eq!(failures.first.unwrap().0, file);
     }
 
     #[test]

@@ -27,16 +27,18 @@ struct Stream {
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     number: u64,
+    all_ended: &'a Notify,
 }
 
 impl Turns {
-    /// Adds a stream, which `wake` wakes when it is the next one.
-    pub(super) fn wait(&self, wake: &Arc<Notify>) -> Turn<'_> {
+    /// Adds a stream, which `wake` wakes when it is the next one. Streams that have no turn wait for `all_ended`. All of them are
+    /// woken when the last turn ends, because wakes during a turn have no effect.
+    pub(super) fn wait<'a>(&'a self, wake: &Arc<Notify>, all_ended: &'a Notify) -> Turn<'a> {
         let mut waiting = self.0.lock();
         let number = waiting.next;
         waiting.next += 1;
         waiting.streams.push_back(Stream { number, wake: Arc::clone(wake), since: Instant::now() });
-        Turn { turns: self, number }
+        Turn { turns: self, number, all_ended }
     }
 
     /// True if no stream waits before `turn`; for a stream that does not wait, if none waits at all.
@@ -60,7 +62,11 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.0.lock().streams.retain(|stream| stream.number != self.number);
-        self.turns.wake_next();
+        let mut waiting = self.turns.0.lock();
+        waiting.streams.retain(|stream| stream.number != self.number);
+        match waiting.streams.front() {
+            Some(next) => next.wake.notify_one(),
+            None => self.all_ended.notify_waiters(),
+        }
     }
 }

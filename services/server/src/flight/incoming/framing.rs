@@ -1,7 +1,7 @@
 //! Where the messages of a gRPC stream begin and end.
 
 /// Size of the prefix of a message: a flag, and the length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Reader of the prefixes of the messages of a stream, which arrives in frames of any size.
 #[derive(Debug, Default)]

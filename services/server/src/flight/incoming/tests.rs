@@ -106,8 +106,11 @@ async fn a_message_of_a_stream_is_charged_until_the_receiver_asks_for_more() {
     let mut sent = Sent::new(&callers, Messages::Many, &limits());
     // Two messages, and the beginning of a third one.
     sent.send([message(10, 10), message(20, 20), message(30, 1)].concat());
-    sent.next().await.unwrap();
-    assert_eq!(held(&callers), 60);
+    assert_eq!(sent.next().await.unwrap().len(), 15);
+    assert_eq!(held(&callers), 10);
+    assert_eq!(sent.next().await.unwrap().len(), 25);
+    assert_eq!(held(&callers), 20, "the receiver has read the first message");
+    assert_eq!(sent.next().await.unwrap().len(), 6);
     assert!(sent.next().now_or_never().is_none());
     assert_eq!(held(&callers), 30, "the receiver has read two messages");
     sent.send(vec![1; 29]);
@@ -120,28 +123,75 @@ async fn a_message_of_a_stream_is_charged_until_the_receiver_asks_for_more() {
 #[tokio::test(start_paused = true)]
 async fn a_message_above_the_limit_waits_until_others_are_read_and_fails_after_the_timeout() {
     let callers = Callers::new(Arc::new(limits()));
-    let mut first = Sent::new(&callers, Messages::Many, &limits());
-    first.send(message(100, 100));
+    // The first message of a stream does not wait if it is small.
+    let opened = || {
+        let mut sent = Sent::new(&callers, Messages::Many, &limits());
+        sent.send([message(0, 0), message(100, 100)].concat());
+        assert_eq!(sent.next().now_or_never().unwrap().unwrap().len(), 5);
+        sent
+    };
+    let mut first = opened();
     first.next().await.unwrap();
-    let mut second = Sent::new(&callers, Messages::Many, &limits());
-    second.send(message(100, 100));
+    let mut second = opened();
     assert!(second.next().now_or_never().is_none(), "7/8 of the limit is 140");
     advance(5 * SECOND).await;
     assert!(first.next().now_or_never().is_none());
     assert_eq!(second.next().await.unwrap().len(), 105);
-    let mut third = Sent::new(&callers, Messages::Many, &limits());
-    third.send(message(100, 100));
+    let mut third = opened();
     let refused = timeout(11 * SECOND, third.next()).await.unwrap().unwrap_err();
-    assert!(
-        matches!(refused.code(), tonic::Code::ResourceExhausted | tonic::Code::DeadlineExceeded),
-        "{refused}"
-    );
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}");
     // The replies of workers never wait for requests, which wait for replies.
     let mut worker = Sent::new(&callers, Messages::Many, &limits());
     worker.unlimited.set();
     worker.send(message(100, 100));
     assert!(worker.next().now_or_never().is_some());
     assert_eq!(held(&callers), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_in_one_frame_with_the_next_one_is_received_before_that_one_is_charged() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::Many, &limits());
+    // 7/8 of the limit is 140.
+    sent.send([message(1, 1), message(90, 90), message(100, 100)].concat());
+    for length in [1, 90, 100] {
+        assert_eq!(sent.next().now_or_never().unwrap().unwrap().len(), 5 + length);
+        assert_eq!(held(&callers), length as u64);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_of_a_message_does_not_run_while_the_receiver_pauses() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::Many, &limits());
+    sent.send(message(50, 10));
+    sent.next().await.unwrap();
+    advance(1000 * SECOND).await;
+    assert!(timeout(9 * SECOND, sent.next()).await.is_err(), "the receiver asks for more only now");
+    sent.send(vec![1; 40]);
+    assert_eq!(sent.next().await.unwrap().len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_message_of_a_request_with_one_is_rejected() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::One, &limits());
+    sent.send([message(0, 0), message(0, 0)].concat());
+    assert_eq!(sent.next().await.unwrap().len(), 5);
+    assert_eq!(sent.next().await.unwrap_err().code(), tonic::Code::InvalidArgument);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_first_message_of_a_stream_does_not_wait_for_others() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut first = Sent::new(&callers, Messages::Many, &limits());
+    first.send([message(1, 1), message(100, 100)].concat());
+    first.next().await.unwrap();
+    first.next().await.unwrap();
+    let mut worker = Sent::new(&callers, Messages::Many, &limits());
+    worker.send(message(60, 60));
+    assert!(worker.next().now_or_never().is_some());
+    assert_eq!(held(&callers), 160);
 }
 
 #[tokio::test(start_paused = true)]
