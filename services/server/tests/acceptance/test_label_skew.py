@@ -96,8 +96,8 @@ def test_over_8_windows_means_vary_like_a_sample_of_blocks(
     predicted = block_means.var(ddof=1) / in_a_window * (1 - in_a_window / BLOCKS)
     fair = labels.mean() * (1 - labels.mean()) / window_rows
     print(f"variance of window label means: {measured:.3e}; a sample of blocks {predicted:.3e}; random sampling of rows {fair:.3e}")
-    record_property("window_mean_variance", measured)
-    record_property("window_mean_variance_predicted", predicted)
+    record_property("window_mean_variance", float(measured))
+    record_property("window_mean_variance_predicted", float(predicted))
     # A variance that is estimated from 8,000 means has a standard error of 1.6%. The bound is four times as large.
     assert 0.936 < measured / predicted < 1.064
 
