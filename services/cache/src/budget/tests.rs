@@ -426,8 +426,8 @@ async fn turns_of_two_tenants(weights: [u32; 2], second: usize) -> Vec<u64> {
     let before = log.lock().len();
     after(before + 12).await;
     callers.iter().for_each(tokio::task::JoinHandle::abort);
-    let turns = log.lock()[before..before + 12].to_vec();
-    turns
+    let log = log.lock();
+    log[before..before + 12].to_vec()
 }
 
 #[tokio::test(start_paused = true)]
