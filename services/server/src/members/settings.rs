@@ -58,8 +58,8 @@ pub struct Settings {
     /// with the certificate of `tls`. Default: the public CAs.
     pub ca: Option<PathBuf>,
     /// Number of open streams at which this server redirects new streams to the next server in their list of locations, at least 1.
-    /// It does not redirect streams with partitions, streams of clients that do not send the header `forebay-candidate`, and streams
-    /// for which it is the last server. Default: none, no limit.
+    /// Three kinds of streams are never redirected: those with partitions, those of clients without the header `forebay-candidate`, and
+    /// those for which this server is the last one in the list. Default: none, no limit.
     pub overflow_streams: Option<usize>,
     /// Demand of the trainers, in servers at full load as in the metric `forebay_wanted_servers`, at which this server redirects new
     /// streams; with the exceptions of `overflow_streams`. The minimum is 0.1. The demand of one job stays below 1. A high value, such

@@ -87,5 +87,5 @@ def dataset(server: Server, name: str) -> dict[str, Any]:
 
 
 def words(changed: dict[str, Any]) -> list[str]:
-    """Returns the words of an error about the changed dataset."""
+    """Returns the text that an error about the changed dataset contains."""
     return ["dataset 'two': ", "has changed since the snapshot", f"the current snapshot is {changed['snapshot']}"]

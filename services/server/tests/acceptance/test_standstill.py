@@ -268,7 +268,7 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
     until(lambda: streams() == 20)
     with fl.connect(server.location) as client:
         reader = client.do_get(fl.Ticket(json.dumps(command)))
-        # It continues when the others have held it up for long enough.
+        # The stream that waits continues after `receive_timeout`, when the server has disconnected the streams that do not read.
         assert all(read(reader) for _ in range(3))
         reader.cancel()
     grown = server.memory_bytes("VmHWM") - before
