@@ -3,15 +3,12 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use forebay_cache::spawn_blocking;
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
 
 /// Unit in which a file takes up disk space, in bytes.
 const DISK_UNIT_BYTES: u64 = 4096;
@@ -24,38 +21,59 @@ const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(super) struct Eviction {
     max_bytes: u64,
-    /// Bytes that may be written before the files are counted again.
-    left: AtomicU64,
-    /// Permit of the one run at a time.
-    runs: Arc<Semaphore>,
+    writes: Arc<Mutex<Writes>>,
+}
+
+#[derive(Debug)]
+struct Writes {
+    /// Bytes written since the files were last counted.
+    uncounted_bytes: u64,
+    /// Whether a run counts and deletes files. There is one at a time.
+    is_running: bool,
 }
 
 impl Eviction {
     /// Creates the eviction for a maximum of `max_bytes`. The first file that is written starts a run, because earlier processes may
     /// have written more.
     pub(super) fn new(max_bytes: u64) -> Self {
-        Self { max_bytes, left: AtomicU64::new(0), runs: Arc::new(Semaphore::new(1)) }
+        let writes = Writes { uncounted_bytes: u64::MAX, is_running: false };
+        Self { max_bytes, writes: Arc::new(Mutex::new(writes)) }
     }
 
     /// Notes that a file of `bytes` bytes was written below `folder`. After each eighth of the maximum, deletes files in the background.
-    /// The files therefore exceed the maximum by at most one eighth, and by what is written during a run.
+    /// The files therefore exceed the maximum by at most one eighth, and by what is written during a run. A run after which more than
+    /// an eighth is uncounted starts again.
     pub(super) fn written(&self, folder: &Path, bytes: u64) {
-        let bytes = on_disk(bytes);
-        let spent =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        if spent.is_ok() {
-            return;
+        let (max_bytes, max_uncounted) = (self.max_bytes, self.max_bytes / 8);
+        {
+            let mut writes = self.writes.lock();
+            writes.uncounted_bytes = writes.uncounted_bytes.saturating_add(on_disk(bytes));
+            if writes.is_running || writes.uncounted_bytes <= max_uncounted {
+                return;
+            }
+            writes.is_running = true;
         }
-        let Ok(run) = Arc::clone(&self.runs).try_acquire_owned() else { return };
-        self.left.store(self.max_bytes / 8, Ordering::Relaxed);
-        let (folder, max_bytes) = (folder.to_owned(), self.max_bytes);
+        let (folder, writes) = (folder.to_owned(), Arc::clone(&self.writes));
         // A run on a disk that hangs keeps its thread, and no other run is started.
         drop(spawn_blocking(move || {
-            if let Err(error) = evict(&folder, max_bytes, SystemTime::now()) {
-                tracing::warn!(%error, folder = %folder.display(), "cannot delete old cached footers");
+            while writes.lock().begin_run(max_uncounted) {
+                if let Err(error) = evict(&folder, max_bytes, SystemTime::now()) {
+                    tracing::warn!(%error, folder = %folder.display(), "cannot delete old cached footers");
+                }
             }
-            drop(run);
         }));
+    }
+}
+
+impl Writes {
+    /// Whether the files must be counted now, because more than `max_uncounted` bytes were written since they last were. If not, no run
+    /// counts files any more.
+    fn begin_run(&mut self, max_uncounted: u64) -> bool {
+        self.is_running = self.uncounted_bytes > max_uncounted;
+        if self.is_running {
+            self.uncounted_bytes = 0;
+        }
+        self.is_running
     }
 }
 
