@@ -23,7 +23,6 @@ const CONFIG: &str = r#"
 poll_interval = "100ms"
 hello_interval = "200ms"
 overflow_demand = 1000
-max_hello_backoff = "400ms"
 "#;
 
 /// Servers of one dataset. The clients and the servers know the addresses of the links.

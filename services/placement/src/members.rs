@@ -127,12 +127,12 @@ impl Members {
     /// Records the result of a hello: the answer, or the error. Results for addresses that are no longer used are ignored.
     pub fn on_hello(&mut self, now: Duration, address: &str, result: Result<Hello, String>) -> Vec<Change> {
         let mut changes = Vec::new();
-        let interval = self.interval(address);
+        let (interval, max_backoff) = (self.interval(address), self.max_backoff());
         let Some(contact) = self.contacts.get_mut(address) else { return changes };
         contact.is_greeted = false;
         match result {
             Err(error) => {
-                contact.fail(now, truncated(error), self.config.max_hello_backoff);
+                contact.fail(now, truncated(error), max_backoff);
                 let name = contact.name.clone();
                 self.review_opt(now, name.as_deref(), &mut changes);
                 self.forget_unneeded(address);
@@ -389,10 +389,19 @@ impl Members {
     /// Returns the time between two hellos to an address. It differs by up to a quarter between addresses, so that the hellos are not sent
     /// at the same time.
     fn interval(&self, address: &str) -> Duration {
-        let count = u32::try_from(self.contacts.len()).unwrap_or(u32::MAX);
-        let interval = self.config.hello_interval.max(HELLO_SPACING.saturating_mul(count));
+        let interval = self.config.hello_interval.max(self.spacing());
         let hash = xxh3_64(format!("{}\0{address}", self.own.name).as_bytes());
         interval - interval / 4 * u32::try_from(hash % 256).expect("a value below 256") / 256
+    }
+
+    /// Returns the maximum pause before the next hello to an address that does not answer or is refused.
+    fn max_backoff(&self) -> Duration {
+        self.config.max_hello_backoff.max(self.spacing())
+    }
+
+    /// Returns the time that hellos to all addresses take, one after another.
+    fn spacing(&self) -> Duration {
+        HELLO_SPACING.saturating_mul(u32::try_from(self.contacts.len()).unwrap_or(u32::MAX))
     }
 }
 

@@ -26,13 +26,14 @@ impl Members {
             self.detach(now, previous, address, None, changes);
             return;
         }
+        let max_backoff = self.max_backoff();
         let refusal = self.refusal(&hello).or_else(|| self.duplicate(now, address, &hello));
         let contact = self.contacts.get_mut(address).expect("the caller looked it up");
         if let Some(reason) = refusal {
             let leaves =
                 matches!(reason, RefusalReason::OtherState { .. }).then_some(LeaveReason::OtherState);
             let refusal = (hello.name.chars().take(MAX_FIELD_BYTES).collect::<String>(), reason);
-            contact.next_hello = now.saturating_add(self.config.max_hello_backoff);
+            contact.next_hello = now.saturating_add(max_backoff);
             if contact.refusal.as_ref() != Some(&refusal) {
                 let (name, reason) = refusal.clone();
                 changes.push(Change::Refused(Refusal { name, address: address.to_owned(), reason }));
@@ -49,8 +50,7 @@ impl Members {
             || readmission.is_some()
             || (is_new && !self.list.contains(address));
         if is_waiting {
-            let next =
-                readmission.unwrap_or_else(|| now.saturating_add(backoff(1, self.config.max_hello_backoff)));
+            let next = readmission.unwrap_or_else(|| now.saturating_add(backoff(1, max_backoff)));
             contact.next_hello = contact.next_hello.min(next);
             self.detach(now, previous, address, None, changes);
             return;

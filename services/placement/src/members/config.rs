@@ -19,8 +19,8 @@ pub struct Config {
     pub silent_timeout: Duration,
     /// Interval at which `hello` is sent to each address, and at least 20 ms for each address. Default: 5 s.
     pub hello_interval: Duration,
-    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and
-    /// doubles. Default: 30 s.
+    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused, and at least 20 ms for each address.
+    /// The pause starts at 1 s and doubles. Default: 3 s.
     pub max_hello_backoff: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for Config {
             unlisted_timeout: Duration::from_secs(300),
             silent_timeout: Duration::from_secs(600),
             hello_interval: Duration::from_secs(5),
-            max_hello_backoff: Duration::from_secs(30),
+            max_hello_backoff: Duration::from_secs(3),
         }
     }
 }

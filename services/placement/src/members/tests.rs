@@ -350,7 +350,56 @@ fn hellos_pause_longer_after_each_failure() {
         pauses.push((next - now).as_secs());
         now = next;
     }
-    assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    assert_eq!(pauses, [1, 2, 3, 3, 3, 3, 3]);
+}
+
+#[test]
+fn the_pauses_of_many_silent_servers_leave_time_for_the_hellos_to_the_others() {
+    let mut members = started(1..=500);
+    let mut now = at(10);
+    for _ in 0..8 {
+        members.due(now);
+        members.on_hello(now, &address(1), Err("refused".into()));
+        now += at(10);
+    }
+    members.due(now);
+    members.on_hello(now, &address(1), Err("refused".into()));
+    assert_eq!(members.contacts[&address(1)].next_hello - now, HELLO_SPACING * 500);
+}
+
+/// Servers that did not answer for `seconds` are members that answer, within five seconds after they can answer again. A hello that was
+/// sent before fails after its time limit of 2 s.
+#[test]
+fn servers_know_each_other_again_five_seconds_after_the_network_recovers() {
+    // After ten minutes, they have left the cluster.
+    for seconds in [3, 100, 700] {
+        for phase in 0..50 {
+            let mut members = started(1..=3);
+            let recovery = at(seconds) + at(phase) / 10;
+            while let Some(now) = members.next_wake().filter(|now| *now <= recovery) {
+                members.on_tick(now);
+                for address in members.due(now) {
+                    // The calls of one time are sent together. They fail together, before the next time.
+                    members.on_hello(now + at(2), &address, Err("no answer".into()));
+                }
+            }
+            let known = |members: &Members| {
+                let (view, answering) = (names(members), members.contacts.values().all(Contact::answers));
+                view == [0, 1, 2, 3] && answering
+            };
+            let mut agreed = recovery;
+            while !known(&members) {
+                let now = members.next_wake().unwrap();
+                members.on_tick(now);
+                for address in members.due(now) {
+                    let number = (1..=3).find(|number| self::address(*number) == address).unwrap();
+                    members.on_hello(now, &address, Ok(hello(number)));
+                }
+                agreed = now;
+            }
+            assert!(agreed - recovery <= at(5), "{seconds} s, {phase}: {:?}", agreed - recovery);
+        }
+    }
 }
 
 #[test]

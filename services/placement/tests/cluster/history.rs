@@ -112,7 +112,7 @@ pub(crate) fn scenario(seed: u64, is_large: bool) -> Scenario {
         unlisted_timeout: Duration::from_secs(rng.u64(80..=120)),
         silent_timeout: Duration::from_secs(rng.u64(80..=150)),
         hello_interval: Duration::from_secs(if is_large { 60 } else { rng.u64(3..=15) }),
-        max_hello_backoff: Duration::from_secs(rng.u64(5..=30)),
+        max_hello_backoff: Duration::from_secs(rng.u64(1..=30)),
         ..Config::default()
     };
     let zones = if rng.u8(0..4) == 0 { rng.usize(2..=3) } else { 0 };

@@ -28,7 +28,7 @@ pub(super) struct Eviction {
 struct Writes {
     /// Bytes written since the files were last counted.
     uncounted_bytes: u64,
-    /// Whether a run counts and deletes files. There is one at a time.
+    /// The run that counts and deletes files is in progress. There is one at a time.
     is_running: bool,
 }
 
@@ -66,7 +66,7 @@ impl Eviction {
 }
 
 impl Writes {
-    /// Whether the files must be counted now, because more than `max_uncounted` bytes were written since they last were. If not, no run
+    /// Returns whether the files must be counted now, because more than `max_uncounted` bytes were written since they last were. If not, no run
     /// counts files any more.
     fn begin_run(&mut self, max_uncounted: u64) -> bool {
         self.is_running = self.uncounted_bytes > max_uncounted;
