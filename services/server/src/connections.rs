@@ -3,7 +3,9 @@
 //! - `config`: all limits.
 //! - `places`: limits on the number of connections of a listener and of one peer.
 //! - `connection`: what the requests of a connection tell about it, and when it is closed.
+//! - `answer`: the body of a response, whose bytes are charged and must be accepted in time.
 
+mod answer;
 mod config;
 mod connection;
 mod places;
@@ -35,9 +37,11 @@ use crate::{
     settings::Limits,
 };
 
+use answer::Answer;
+pub(crate) use answer::{size_limit, unsent_limit};
 pub(crate) use config::Config;
-use connection::{Answer, Next};
-pub(crate) use connection::{Connection, MayPause, size_limit, unsent_limit};
+use connection::Next;
+pub(crate) use connection::{Connection, MayPause};
 use places::Place;
 pub(crate) use places::Places;
 
