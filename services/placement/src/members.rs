@@ -24,7 +24,7 @@ pub use config::Config;
 pub use hello::Hello;
 pub use view::{Member, RefusedAddress, View};
 
-/// Minimum interval between two hellos to an address, for each address of the member list.
+/// Minimum interval between two hellos to an address, divided by the number of addresses.
 const HELLO_SPACING: Duration = Duration::from_millis(20);
 /// Maximum length of a stored error, in characters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -191,7 +191,7 @@ impl Members {
         let waiting = self.contacts.values().filter(|contact| !contact.is_greeted);
         let hellos = waiting.map(|contact| contact.next_hello).min();
         let removals = self.members.values().filter_map(|entry| self.removal_at(entry)).min();
-        let adoption = self.list.hold().map(|hold| hold.until);
+        let adoption = self.list.adoption_at();
         [hellos, removals, adoption].into_iter().flatten().min()
     }
 
@@ -399,7 +399,7 @@ impl Members {
         self.config.max_hello_backoff.max(self.spacing())
     }
 
-    /// Returns the time that hellos to all addresses take, one after another.
+    /// Returns the minimum interval between two hellos to an address.
     fn spacing(&self) -> Duration {
         HELLO_SPACING.saturating_mul(u32::try_from(self.contacts.len()).unwrap_or(u32::MAX))
     }

@@ -99,12 +99,20 @@ impl AddressList {
         }
     }
 
-    /// Adopts the delayed list if its delay is over, and returns whether it did. While the source fails, no list is adopted.
+    /// Returns the time from which the delayed list is to be adopted. `None` without a delayed list, and while the source fails or
+    /// its list is too long.
+    pub(super) fn adoption_at(&self) -> Option<Duration> {
+        let hold = self.hold.as_ref().filter(|_| !self.source_failed && !self.is_too_long)?;
+        Some(hold.until)
+    }
+
+    /// Adopts the delayed list if its delay is over, and returns whether it did. While the source fails or its list is too long, no list
+    /// is adopted.
     pub(super) fn advance(&mut self, now: Duration, changes: &mut Vec<Change>) -> bool {
-        if self.source_failed || self.is_too_long {
+        if self.adoption_at().is_none_or(|at| at > now) {
             return false;
         }
-        let Some(hold) = self.hold.take_if(|hold| hold.until <= now) else { return false };
+        let Some(hold) = self.hold.take() else { return false };
         let lost = self.adopted.difference(&hold.latest).count();
         changes.push(Change::ShrinkAdopted { lost });
         self.adopted = hold.latest;

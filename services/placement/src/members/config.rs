@@ -17,10 +17,10 @@ pub struct Config {
     /// Time before a server that is in the member list, but does not answer, leaves the cluster. If it answers again before, its
     /// streams return to it. Default: 10 min.
     pub silent_timeout: Duration,
-    /// Interval at which `hello` is sent to each address, and at least 20 ms for each address. Default: 5 s.
+    /// Interval at which `hello` is sent to each address. The minimum is 20 ms times the number of addresses. Default: 5 s.
     pub hello_interval: Duration,
-    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused, and at least 20 ms for each address.
-    /// The pause starts at 1 s and doubles. Default: 3 s.
+    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and doubles.
+    /// The maximum is at least 20 ms times the number of addresses. Default: 3 s.
     pub max_hello_backoff: Duration,
 }
 

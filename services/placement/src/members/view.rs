@@ -13,7 +13,7 @@ pub struct View {
     pub revision: u64,
     /// Members in the order of their names. This server is one of them.
     pub members: Vec<Member>,
-    /// Addresses in the member list at which no member has answered.
+    /// Addresses of the member list that belong to no member now.
     pub others: Vec<RefusedAddress>,
 }
 

@@ -18,7 +18,7 @@ fn placement(servers: &[Server], ranks: u64) -> Placement {
     Placement::new(servers, &Streams { dataset: "clicks", partitions: ranks.max(2), ranks }, None)
 }
 
-/// Rank of a pair: larger is better for both sides.
+/// Returns the preference of a stream and a server for each other. Larger is better for both.
 fn pair(placement: &Placement, rank: usize, server: usize) -> (u64, Reverse<usize>, Reverse<usize>) {
     let score = placement.servers[server].1.score(placement.key(rank as u64));
     (score, Reverse(server), Reverse(rank))
