@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::StreamExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Limited;
 use tonic::{Code, Status, body::Body};
@@ -84,8 +85,16 @@ impl CallLayer {
         extensions.insert(charge.clone());
         extensions.insert(unlimited.clone());
         call.held = Some((account.clone(), charge));
-        let incoming = |body| Incoming::new(body, messages, account, &self.limits, unlimited);
-        Ok(request.map(|body| axum::body::Body::new(incoming(body))))
+        let incoming =
+            |body| axum::body::Body::new(Incoming::new(body, messages, account, &self.limits, unlimited));
+        let request = request.map(incoming);
+        if call.method != "other" {
+            return Ok(request);
+        }
+        // A client may leave its request open. A draining server does not wait for it.
+        let drain = self.drain.clone();
+        let drained = async move { drain.drained().await };
+        Ok(request.map(|body| axum::body::Body::from_stream(body.into_data_stream().take_until(drained))))
     }
 }
 

@@ -1,10 +1,12 @@
-"""A stopping server answers the lookups that it has received. A hanging disk keeps them running until after SIGTERM."""
+"""A stopping server answers the lookups that it has received, and waits for no request that its client leaves open."""
 
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -26,7 +28,26 @@ KEYS = [{"name": "user_id", "integers": [3, 7]}]
 TIMEOUT_S = 60
 
 
+def test_a_reflection_stream_that_its_client_leaves_open_does_not_delay_the_end_of_the_server(pool: Pool) -> None:
+    server = pool.start({}, grace_period="1h")
+    requested = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield b"\x3a\x01*"
+        requested.wait(TIMEOUT_S)
+
+    with Online(server.grpc) as online:
+        reflect = online.channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        answers = reflect(requests())
+        assert b"forebay.v1.Online" in next(answers)
+        try:
+            assert server.stop() == 0
+        finally:
+            requested.set()
+
+
 def test_lookups_that_run_at_sigterm_are_answered_and_loading_actions_end(pool: Pool, tmp_path: Path) -> None:
+    # A hanging disk keeps them running until after SIGTERM.
     rows = {"user_id": range(USERS), **{name: range(USERS) for name in ("unary", "ticket", "exchange", "warmed")}}
     (tmp_path / "users").mkdir()
     pq.write_table(pa.table(rows), tmp_path / "users" / "0.parquet")
