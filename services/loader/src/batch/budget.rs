@@ -68,13 +68,13 @@ pub(crate) struct StreamBudget {
     consumer: Consumer,
 }
 
-/// Memory of a stream whose consumer pauses.
+/// Tells until when the consumer of a stream may pause.
 pub struct Pace(Arc<StreamBudget>);
 
 impl Pace {
-    /// Time at which the stream has held batches for `patience`, plus one second per MiB of the batches that the consumer is receiving,
-    /// without progress of its consumer, while another stream of the tenant waits for memory for its first batch. `None` if there is no
-    /// such stream.
+    /// Returns the time from which the consumer is overdue: `patience`, plus one second per MiB of the batches that it is receiving,
+    /// after its last progress, and after another stream of the tenant began to wait for memory for its first batch. `None` if no stream
+    /// waits, if this stream has no batch, or if its consumer has received everything and waits for a batch.
     pub fn overdue_at(&self, patience: Duration) -> Option<Instant> {
         let waiting_since = self.0.tenant.turns.waiting_since()?;
         let busy_since = self.0.consumer.busy_since()?;
@@ -162,7 +162,10 @@ impl PrefetchBudget {
             self.shared.weights.fetch_sub(tenant.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         // The shares of all others have grown.
-        tenants.values().for_each(|tenant| tenant.wake());
+        for tenant in tenants.values() {
+            tenant.turns.wake_next();
+            tenant.freed.notify_waiters();
+        }
     }
 }
 
@@ -175,8 +178,8 @@ impl TenantBudget {
 }
 
 impl StreamBudget {
-    /// Maximum size in bytes of a frame that a batch in file order may reference without a copy. Of the frames of consecutive batches, only the first and the last are used in part, so the unused rows add at most about one
-    /// budget over all streams.
+    /// Returns the maximum size of a frame that a batch in file order may reference without a copy, in bytes. Consecutive batches use all
+    /// rows of their frames except in the first and the last one. The unused rows of all streams therefore add at most about one budget.
     pub(crate) fn max_held_bytes(&self) -> u64 {
         self.own_bytes() / 2
     }
@@ -191,7 +194,7 @@ impl StreamBudget {
         self.used_bytes.load(Ordering::Acquire) == 0
     }
 
-    /// Handle that tells until when the consumer may pause.
+    /// Returns the handle that tells until when the consumer may pause.
     pub(crate) fn pace(self: &Arc<Self>) -> Pace {
         Pace(Arc::clone(self))
     }
@@ -304,7 +307,7 @@ impl BatchReservation {
         self.budget.charge(bytes.wrapping_sub(expected), self.is_taken.load(Ordering::Acquire));
         if bytes < expected {
             self.budget.freed.notify_one();
-            self.budget.tenant.turns.wake_next();
+            self.budget.tenant.wake();
         }
     }
 }

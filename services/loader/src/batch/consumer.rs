@@ -47,13 +47,14 @@ impl Consumer {
         self.change(|state| state.receiving -= 1);
     }
 
-    /// Time since the consumer took a batch or received one completely. Zero while it has received everything and waits for a
-    /// batch.
+    /// Returns the time since the last progress of the consumer: it took a batch, received one completely, or began or ended to wait.
+    /// Zero while it has received everything and waits for a batch.
     pub(crate) fn busy_for(&self) -> Duration {
         self.busy_since().map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Time since which [`busy_for`](Self::busy_for) counts. `None` while the consumer waits for a batch.
+    /// Returns the time from which [`busy_for`](Self::busy_for) counts. `None` while the consumer has received everything and waits for a
+    /// batch.
     pub(crate) fn busy_since(&self) -> Option<Instant> {
         let state = self.0.lock();
         (!state.waits || state.receiving > 0).then_some(state.changed)
