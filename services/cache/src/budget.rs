@@ -431,7 +431,7 @@ impl Reservation {
         }
     }
 
-    /// Reports that more is being loaded, whatever the limit of the sources.
+    /// Charges all bytes of the reservation to its sources again, without a check of their limits.
     pub fn loading(&mut self) {
         let extra = self.bytes.saturating_sub(self.loading_bytes);
         if extra > 0 && !self.sources.is_empty() {
@@ -460,7 +460,7 @@ impl Reservation {
         Some(Self { bytes, is_kept: self.is_kept, tenant: self.tenant, sources, loading_bytes, shared })
     }
 
-    /// Merges another reservation of the same budget and tenant, which is then charged to no source, into this one. Both must
+    /// Adds the bytes of `other`, of the same budget and tenant, to this reservation. They are then charged to no source. Both must
     /// be long-lived, or neither.
     pub fn merge(&mut self, mut other: Self) {
         other.loaded();

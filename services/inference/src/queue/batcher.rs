@@ -15,9 +15,9 @@ use super::{
 };
 use turns::Turns;
 
-/// Maximum delay of a timer.
+/// Delay of timers for which the decisions allow.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
-/// Maximum deadline of a request, whatever its timeout.
+/// Maximum time from the arrival of a request to its deadline. A longer timeout is shortened to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// State and decisions of a queue.

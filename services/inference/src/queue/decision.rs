@@ -56,7 +56,7 @@ pub enum CloseReason {
     Rows,
     /// The batch has `max_batch_bytes` bytes, or the next request does not fit.
     Bytes,
-    /// The first request has waited for `max_batch_delay`.
+    /// The oldest request of the batch has waited for `max_batch_delay`.
     Delay,
     /// A longer wait would miss the deadline of one of the requests.
     Deadline,
@@ -144,7 +144,7 @@ pub struct FormedBatch {
     pub batch: BatchId,
     /// Worker that receives the batch.
     pub worker: WorkerId,
-    /// Requests in the order of arrival.
+    /// Requests in the order of service: by priority, and then by turn.
     pub requests: Vec<RequestId>,
     /// Number of rows of the requests.
     pub rows: u64,
@@ -154,6 +154,6 @@ pub struct FormedBatch {
     pub close_reason: CloseReason,
     /// Deadline of the most urgent request.
     pub deadline: Time,
-    /// Greatest number of earlier batches of one of the requests.
+    /// Largest number of earlier attempts of a request in the batch.
     pub previous_attempts: u32,
 }

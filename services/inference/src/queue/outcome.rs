@@ -30,7 +30,7 @@ pub struct Batch<P> {
     pub close_reason: CloseReason,
     /// Deadline of the most urgent request.
     pub deadline: Instant,
-    /// Greatest number of earlier batches of one of the requests.
+    /// Largest number of earlier attempts of a request in the batch.
     pub previous_attempts: u32,
 }
 
@@ -57,7 +57,7 @@ pub enum Failure {
     /// The request was not admitted.
     #[error(transparent)]
     Refused(Refusal),
-    /// The deadline passed.
+    /// The deadline passed, or the request was queued for `max_time_in_queue`.
     #[error("no answer within {waited:.1?}{}", without_workers(.had_workers))]
     Expired {
         /// Time since the request's arrival.

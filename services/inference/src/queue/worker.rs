@@ -137,7 +137,8 @@ impl<P: Clone, R> Replies<P, R> {
         true
     }
 
-    /// Removes the worker from the queue. Its requests go to other workers, after `max_attempts` attempts each by itself, and fail if that is lost, too.
+    /// Removes the worker from the queue. Its unanswered requests are queued again, and go to other workers. After
+    /// `max_attempts` attempts, a request is sent in a batch of its own, and fails if that batch fails, too.
     pub fn disconnect(&self) {
         let mut state = self.shared.state.lock();
         let now = self.shared.now();

@@ -61,7 +61,7 @@ pub enum Priority {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,
-    /// The consumer has another result to use first.
+    /// The work is not urgent: its consumer has another result to use first, or the work has already had a turn.
     Later,
 }
 

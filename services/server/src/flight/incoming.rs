@@ -32,8 +32,8 @@ use crate::{
 
 use framing::{Framing, PREFIX_BYTES};
 
-/// Maximum size of a first message of a stream that does not wait, in bytes. A worker can therefore connect while requests for it
-/// take all of the limit.
+/// Maximum size of a first message of a stream that is charged without waiting, in bytes. A worker can therefore connect while requests
+/// for it take all of the limit.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Messages that a request has.
@@ -45,7 +45,7 @@ pub(super) enum Messages {
     Many,
 }
 
-/// Handle of the body of a request. It is an extension of the request.
+/// Turns off the limit for the bytes of a request body. It is an extension of the request.
 #[derive(Clone, Default)]
 pub(super) struct Unlimited(Arc<AtomicBool>);
 

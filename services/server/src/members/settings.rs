@@ -19,12 +19,13 @@ pub struct Settings {
     /// Interval at which the sources in `members` are read, at least 10 ms. Together, they give the member list. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// Interval at which this server sends `hello` to each address in the member list, at least 10 ms. The interval is at least 20 ms
-    /// for each address, and so longer than 5 s with more than 250 servers. Default: 5 s.
+    /// Interval at which this server sends `hello` to each address in the member list, at least 10 ms. The minimum is 20 ms times the
+    /// number of addresses, which is longer than 5 s with more than 250 servers. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub hello_interval: Duration,
-    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused, and at least 20 ms for each address.
-    /// The pause starts at 1 s and doubles. After a network failure, the servers therefore know each other again within about 5 s.
+    /// Maximum pause before `hello` is sent again to a server that did not answer or was refused. The pause starts at 1 s and doubles.
+    /// The maximum is at least 20 ms times the number of addresses. After a network failure, the servers therefore know each other again
+    /// within about 5 s.
     /// Default: 3 s.
     #[serde(with = "humantime_serde")]
     pub max_hello_backoff: Duration,

@@ -63,7 +63,7 @@ impl EncodedBlock {
         Self { max_batch_bytes: bytes.min(self.config.max_block_bytes), ..self }
     }
 
-    /// Encoded size in bytes.
+    /// Number of fetched bytes, with the gaps between column chunks.
     pub fn bytes(&self) -> usize {
         self.encoded.data.as_ref().map_or(0, |(_, _, sparse)| sparse.fetched())
     }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Unit in which a file takes up disk space, in bytes.
 const DISK_UNIT_BYTES: u64 = 4096;
-/// A use is written to the modification time of a footer once in this time.
+/// Minimum interval between two uses of a footer that are written to its modification time.
 const USE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Age from which an unfinished file is deleted, because the process that wrote it has ended.
 const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
@@ -28,7 +28,7 @@ pub(super) struct Eviction {
 struct Writes {
     /// Bytes written since the files were last counted.
     uncounted_bytes: u64,
-    /// The run that counts and deletes files is in progress. There is one at a time.
+    /// True while a run counts and deletes files. There is at most one at a time.
     is_running: bool,
 }
 
@@ -40,9 +40,9 @@ impl Eviction {
         Self { max_bytes, writes: Arc::new(Mutex::new(writes)) }
     }
 
-    /// Notes that a file of `bytes` bytes was written below `folder`. After each eighth of the maximum, deletes files in the background.
-    /// The files therefore exceed the maximum by at most one eighth, and by what is written during a run. A run after which more than
-    /// an eighth is uncounted starts again.
+    /// Notes that a file of `bytes` bytes was written below `folder`. Starts a run in the background when more than an eighth of the
+    /// maximum was written since the last run began. The files therefore exceed the maximum by at most one eighth, and by what is written
+    /// during a run. If that is more than an eighth, the run is repeated.
     pub(super) fn written(&self, folder: &Path, bytes: u64) {
         let (max_bytes, max_uncounted) = (self.max_bytes, self.max_bytes / 8);
         {
@@ -66,8 +66,8 @@ impl Eviction {
 }
 
 impl Writes {
-    /// Returns whether the files must be counted now, because more than `max_uncounted` bytes were written since they last were. If not, no run
-    /// counts files any more.
+    /// Begins a run if more than `max_uncounted` bytes were written since the last one began. Otherwise returns false, and no run is in
+    /// progress.
     fn begin_run(&mut self, max_uncounted: u64) -> bool {
         self.is_running = self.uncounted_bytes > max_uncounted;
         if self.is_running {

@@ -45,7 +45,8 @@ impl FooterFiles {
     /// Maximum size of a footer, in bytes. A longer one is not cached.
     pub(super) const MAX_BYTES: u64 = 8 << 20;
 
-    /// Creates the cache in `directory`, which has at most `max_bytes` bytes; without one it is always empty.
+    /// Creates a cache that stores its files in `directory`, and evicts files above `max_bytes` bytes. Without a directory, it is always
+    /// empty.
     pub(super) fn new(directory: Option<PathBuf>, max_bytes: u64, timeout: Duration) -> Self {
         Self {
             directory,

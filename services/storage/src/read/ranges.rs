@@ -11,8 +11,8 @@ use parquet::{
 /// Merges ranges so that fewer requests read them. The result is sorted and disjoint, and covers every range.
 ///
 /// Ranges that overlap or touch are always merged. Other ranges are merged if at most `max_gap` bytes are between them,
-/// the smallest gaps first. Gaps are read and dropped, so all of them together are at most as long as the ranges.
-/// Therefore the result has at most twice the requested bytes.
+/// the smallest gaps first. Merged ranges include their gaps, which are fetched and stay in memory. All merged gaps together are at most
+/// as long as the ranges. Therefore the result has at most twice the requested bytes.
 pub(crate) fn coalesce(ranges: Vec<Range<u64>>, max_gap: u64) -> Vec<Range<u64>> {
     let disjoint = union(ranges);
     let gap = |index: usize| disjoint[index].start - disjoint[index - 1].end;
