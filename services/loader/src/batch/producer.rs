@@ -13,6 +13,7 @@ use forebay_cache::Slabs;
 use forebay_plan::Cursor;
 use forebay_proto::v1::BatchMetadata;
 use forebay_stall::Stage;
+use futures::FutureExt;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
@@ -31,6 +32,8 @@ use crate::{
 
 /// Approximate overhead of a batch in bytes, besides its message.
 const MESSAGE_BYTES: u64 = 1024;
+/// Interval at which a stream that waits for memory for a batch checks whether another tenant waits for the memory of its windows.
+const YIELD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Starts batches as long as the prefetch budget allows. Several batches are gathered concurrently.
 pub(crate) struct Producer {
@@ -77,11 +80,22 @@ impl Producer {
         }
     }
 
-    /// Starts one batch once the prefetch budget admits it.
+    /// Starts one batch once its first windows are held and the prefetch budget admits it.
+    ///
+    /// The stream waits for the windows without memory for the batch. Otherwise, streams that wait for windows could have all memory for
+    /// batches, and those that hold windows would wait for it.
     async fn start(&mut self, index: u64, cursor: Cursor) -> Result<PendingBatch, Error> {
         let items = self.stream.job.size(cursor, self.stream.rank);
-        let reservation = Arc::new(self.reserve(items).await);
-        let begun = Instant::now();
+        let (reservation, loading) = loop {
+            let loading = Instant::now();
+            self.load_first(index, cursor).await?;
+            let loading = loading.elapsed();
+            if let Some(reservation) = self.reserve(items).await {
+                break (Arc::new(reservation), loading);
+            }
+        };
+        let now = Instant::now();
+        let begun = now.checked_sub(loading).unwrap_or(now);
         let (position, mixed_positions) = self.stream.job.positions(cursor, self.stream.rank);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
@@ -96,25 +110,46 @@ impl Producer {
         Ok(PendingBatch { metadata, batch, begun, window_wait, seen, reservation })
     }
 
-    /// Reserves memory for one batch of `items` rows or groups. If the consumer is busy for `slow_consumer_timeout`, the
-    /// windows are released. Otherwise other streams could wait for memory that only this consumer can free. A consumer that has received
-    /// everything and waits for a batch is not slow, however long making the batch takes. If the stream waits that long for the
-    /// consumers of others, its windows are released, too.
-    async fn reserve(&mut self, items: u64) -> BatchReservation {
+    /// Loads the first windows of the batch at `cursor`, if the stream does not hold them.
+    async fn load_first(&mut self, index: u64, cursor: Cursor) -> Result<(), Error> {
+        let Some(set) = self.windows.window_sets(cursor).await?.into_iter().next() else { return Ok(()) };
+        if self.windows.held(&set).is_none() {
+            // Updates the forecast first, because the eviction that makes room for the windows uses it.
+            self.windows.note(&set).await?;
+            self.windows.load(&set, index).await?;
+        }
+        Ok(())
+    }
+
+    /// Reserves memory for one batch of `items` rows or groups. Returns `None` if the stream had to release its windows, after there was
+    /// memory again. It releases them in three cases, in which other streams could wait for their memory indefinitely:
+    ///
+    /// - The consumer has made no progress for `slow_consumer_timeout`. A consumer that has received everything and waits for a batch is
+    ///   not slow, however long making the batch takes.
+    /// - The stream has no batch, and has waited for `slow_consumer_timeout` for consumers of other streams.
+    /// - The stream waits for memory, and another tenant waits for windows of which this one has more than its share.
+    async fn reserve(&mut self, items: u64) -> Option<BatchReservation> {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let budget = Arc::clone(&self.budget);
         let mut taking = pin!(budget.reserve(bytes));
         let (began, patience) = (tokio::time::Instant::now(), self.config.slow_consumer_timeout);
         loop {
+            // A consumer that was slow is no reason to release windows for a batch that can begin now.
+            if let Some(reservation) = (&mut taking).now_or_never() {
+                return Some(reservation);
+            }
             let of_others = if budget.is_empty() { began.elapsed() } else { Duration::ZERO };
             let waited = budget.consumer().busy_for().max(of_others);
-            if waited >= patience {
+            if waited >= patience || (began.elapsed() >= YIELD_INTERVAL && self.windows.should_yield()) {
                 self.windows.release();
-                return taking.await;
+                // Streams that hold their windows can use the memory now.
+                drop(taking.await);
+                return None;
             }
-            if let Ok(reservation) = timeout(patience - waited, &mut taking).await {
-                return reservation;
+            let step = (patience - waited).min(YIELD_INTERVAL);
+            if let Ok(reservation) = timeout(step, &mut taking).await {
+                return Some(reservation);
             }
         }
     }

@@ -201,7 +201,7 @@ impl StreamWindows {
     /// share. Stops at a set that is being loaded, because what was read of it would be lost. Returns true if the tenant still
     /// has more than its share; then nothing may be prefetched.
     fn yields(&mut self) -> bool {
-        while self.windows.should_yield(self.stream.job.decode_flow.tenant()) {
+        while self.should_yield() {
             if !self.prefetched.back().is_some_and(HeldSet::is_loaded) {
                 return true;
             }
@@ -209,6 +209,11 @@ impl StreamWindows {
             self.next = None;
         }
         false
+    }
+
+    /// Returns true if another tenant waits for memory of which this one has more than its share.
+    pub(crate) fn should_yield(&self) -> bool {
+        self.windows.should_yield(self.stream.job.decode_flow.tenant())
     }
 
     /// Maximum number of prefetched sets. The next set usually has one new window, of one of the partitions.

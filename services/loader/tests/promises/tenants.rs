@@ -109,3 +109,42 @@ async fn a_tenant_whose_prefetched_windows_fill_the_memory_releases_them_when_an
         assert!(taken < 10, "the other tenant waits for the end of the epoch");
     }
 }
+
+/// The memory has room for two windows and 64 batches. Each stream needs a window and a batch.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_greedy_streams_delay_neither_each_other_nor_another_tenant_by_their_memory() {
+    const ROWS: i64 = 1 << 20;
+    let reader = reader(store(&[numbered(0..ROWS)], 1 << 16).await).await;
+    let train = Train { batch_size: 1 << 17, epochs: Some(1000), ..Train::default() };
+    let pool = || Pool::simulated(1, || Duration::from_millis(1));
+    let ample = Loader::new(1 << 30, Config::default(), pool());
+    let job = ample.job(train.clone(), reader.clone(), Vec::new()).await.unwrap();
+    let loader = Loader::new(2 * job.summary().window_bytes + (1 << 20), Config::default(), pool());
+    let stream = async |tenant: u64, seed: u64| {
+        let loader = loader.of_tenant(Tenant::new(tenant, NonZeroU32::MIN));
+        let job = loader.job(Train { seed, ..train.clone() }, reader.clone(), Vec::new()).await.unwrap();
+        loader.batches(job, 0, 0)
+    };
+    let received = Arc::new(Mutex::new(0));
+    let mut streams = Vec::new();
+    for seed in 0..100 {
+        let (mut batches, received) = (stream(1, seed).await, Arc::clone(&received));
+        streams.push(tokio::spawn(async move {
+            while let Some(batch) = batches.next().await {
+                batch.unwrap();
+                *received.lock() += 1;
+            }
+        }));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = *received.lock();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let in_a_second = *received.lock() - before;
+    assert!(in_a_second > 300, "{in_a_second} batches: the thread was idle");
+    let began = tokio::time::Instant::now();
+    // With the same seed, the tenants would share a job, which is charged to the first of them.
+    stream(2, 100).await.next().await.unwrap().unwrap();
+    let waited = began.elapsed();
+    streams.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(waited < Duration::from_millis(500), "the other tenant waited {waited:?}");
+}
