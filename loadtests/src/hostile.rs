@@ -152,10 +152,10 @@ impl Hostile {
             for round in 1..=self.rounds {
                 eprintln!("{kind:?}: round {round} of {}", self.rounds);
                 for (target, results) in [(&other, &mut attacked.control), (&server, &mut attacked.here)] {
-                    let attacker = start_attack(*kind, target)?;
+                    let mut attacker = start_attack(*kind, target)?;
                     std::thread::sleep(LEAD);
                     results.add(runtime.block_on(good::measure(&server, &scenario, GOOD, self.time))?);
-                    drop(attacker);
+                    attacker.check_running()?;
                 }
             }
             attacked.peak_rss_bytes = server.usage()?.peak_rss_bytes;
@@ -213,7 +213,7 @@ fn settings() -> String {
     format!(
         "[limits]\nmax_unsent_bytes = {UNSENT_BYTES}\nmax_incoming_bytes = {INCOMING_BYTES}\n\
          [loader]\ntotal_prefetch_bytes = {PREFETCH_BYTES}\n\
-         [queues.{}.features]\ndataset = \"users\"\ncolumns = [\"f0\"]\n",
+         [queues.{}.features]\ndataset = \"users\"\ncolumns = [\"f000\"]\n",
         unread::QUEUE
     )
 }

@@ -116,6 +116,14 @@ impl Process {
         Usage::of_tree(self.child.id())
     }
 
+    /// Fails if the process has exited.
+    pub(crate) fn check_running(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("{} exited ({status})\n{}", self.name, self.log_tail()),
+            None => Ok(()),
+        }
+    }
+
     /// Sends SIGTERM and returns at once.
     pub(crate) fn terminate(&self) -> anyhow::Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use forebay_client::{Client, Config, Token};
+use forebay_client::{Client, Config, Error, Token};
 use forebay_proto::v1;
 use serde::Serialize;
 use tokio::{
@@ -12,6 +12,7 @@ use tokio::{
     net::TcpSocket,
     task::JoinSet,
 };
+use tonic::Code;
 
 use super::{
     calls::{get, keys},
@@ -84,6 +85,9 @@ const UNREAD_KEYS: i64 = 20_000;
 
 impl Attack {
     /// Attacks without end.
+    ///
+    /// # Errors
+    /// A request of the attack is invalid, so that the server does nothing for it.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         runtime.block_on(async {
@@ -104,12 +108,14 @@ impl Attack {
                 }
             }
             println!("{}", serde_json::json!({ "ready": true }));
-            while tasks.join_next().await.is_some() {}
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
             Ok(())
         })
     }
 
-    fn connect(&self, tasks: &mut JoinSet<()>, byte: Option<&'static [u8]>, repeat: bool) {
+    fn connect(&self, tasks: &mut JoinSet<anyhow::Result<()>>, byte: Option<&'static [u8]>, repeat: bool) {
         for address in [self.grpc, self.http] {
             for _ in 0..CONNECTIONS {
                 tasks.spawn(async move {
@@ -123,8 +129,11 @@ impl Attack {
         }
     }
 
-    /// Repeats a call without end. Errors are what the server should answer, so they only cause a pause.
-    fn call(&self, number: usize) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    /// Repeats a call without end. Refusals are what the server should answer, so they only cause a pause. An invalid request is an error.
+    fn call(
+        &self,
+        number: usize,
+    ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + 'static> {
         let config = Config {
             token: Some(Token::new(self.token.as_str())),
             retry_deadline: Duration::from_secs(1),
@@ -158,12 +167,25 @@ impl Attack {
                     Kind::JobsListing => list_jobs(http, &token).await,
                     _ => greedy(&client, &v1::Train { seed, ..train }).await,
                 };
-                if done.is_err() {
+                if let Err(error) = done {
+                    if is_invalid(&error) {
+                        return Err(error.context("the attack is not possible"));
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
+            Ok(())
         })
     }
+}
+
+/// True if the server has rejected a request that it can never answer.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    let Some(error) = error.downcast_ref::<Error>() else { return false };
+    let code = error.code();
+    matches!(error, Error::Request(_))
+        || code
+            .is_some_and(|code| matches!(code, Code::InvalidArgument | Code::NotFound | Code::Unimplemented))
 }
 
 /// Connects, sends `byte` once or once per second, and waits until the server closes the connection.
@@ -213,7 +235,9 @@ async fn lookups(client: &Client, dataset: &str) -> anyhow::Result<()> {
 
 async fn sql(client: &Client, train: v1::Train, seed: u64) -> anyhow::Result<()> {
     let select = (0..EXPRESSIONS)
-        .map(|index| format!("sin(f0 * {index}.5 + {seed}) * cos(f1) + sqrt(abs(f2 * {index})) AS e{index}"))
+        .map(|index| {
+            format!("sin(f000 * {index}.5 + {seed}) * cos(f001) + sqrt(abs(f002 * {index})) AS e{index}")
+        })
         .collect();
     let columns = (0..EXPRESSIONS).map(|index| format!("e{index}")).collect();
     let train = v1::Train { select, columns, batch_size: 64, steps: 1, ..train };

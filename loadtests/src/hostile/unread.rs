@@ -8,7 +8,7 @@ use forebay_proto::{
     inference::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor},
     v1,
 };
-use http::{HeaderMap, Method, Request, header::AUTHORIZATION};
+use http::{HeaderValue, Method, Request, header::AUTHORIZATION};
 use prost::Message;
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -27,6 +27,11 @@ const KEYS: i64 = 2000;
 const QUEUE_KEYS: i64 = 200;
 /// Name of the queue of the servers.
 pub(super) const QUEUE: &str = "ranker";
+
+/// Time to wait for the head of an answer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+/// gRPC codes of requests that can never be answered: INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED.
+const INVALID: [&str; 3] = ["3", "5", "12"];
 
 /// A request, without the token.
 struct Sent {
@@ -47,6 +52,19 @@ impl Sent {
 
     fn get(path: &str) -> Self {
         Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
+    }
+
+    /// Head of the request.
+    fn request(&self, address: SocketAddr, token: &str) -> anyhow::Result<Request<()>> {
+        let uri = format!("http://{address}{}", self.path);
+        let mut request = Request::builder().method(&self.method).uri(uri).body(())?;
+        let headers = request.headers_mut();
+        headers.insert(AUTHORIZATION, format!("Bearer {token}").parse()?);
+        if self.method == Method::POST && self.path.contains('.') {
+            headers.insert("content-type", "application/grpc".parse()?);
+            headers.insert("te", "trailers".parse()?);
+        }
+        Ok(request)
     }
 }
 
@@ -101,22 +119,27 @@ async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Resul
     let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
     let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
     let connection = tokio::spawn(connection);
-    let mut headers = HeaderMap::new();
-    headers.insert(AUTHORIZATION, format!("Bearer {token}").parse()?);
     let mut answers = Vec::new();
-    for Sent { method, path, body } in kinds.iter().cycle().take(REQUESTS) {
-        let mut request = Request::builder().method(method).uri(format!("http://{address}{path}")).body(())?;
-        request.headers_mut().extend(headers.clone());
-        if method == Method::POST && path.contains('.') {
-            request.headers_mut().insert("content-type", "application/grpc".parse()?);
-            request.headers_mut().insert("te", "trailers".parse()?);
-        }
+    for sent in kinds.iter().cycle().take(REQUESTS) {
         client = client.ready().await?;
-        let (answer, mut sender) = client.send_request(request, body.is_empty())?;
-        if !body.is_empty() {
-            sender.send_data(body.clone(), true)?;
+        let request = sent.request(address, token)?;
+        let (answer, mut sender) = client.send_request(request, sent.body.is_empty())?;
+        if !sent.body.is_empty() {
+            sender.send_data(sent.body.clone(), true)?;
         }
-        answers.push(answer);
+        answers.push((sent, answer));
+    }
+    // The heads of answers arrive although their bodies do not. Those of gRPC contain the status only if the call has failed.
+    for (sent, answer) in answers {
+        let Ok(Ok(answer)) = tokio::time::timeout(HEAD_TIMEOUT, answer).await else { continue };
+        let code = answer.headers().get("grpc-status").map_or(Ok("0"), HeaderValue::to_str)?;
+        let is_invalid =
+            INVALID.contains(&code) || (answer.status().is_client_error() && answer.status() != 429);
+        if is_invalid {
+            let (path, status) = (&sent.path, answer.status());
+            let message = format!("{path} was rejected: HTTP status {status}, gRPC code {code}");
+            return Err(forebay_client::Error::Request(message).into());
+        }
     }
     // The server closes the connection earlier if it has no room for the answers.
     drop(tokio::time::timeout(HELD, connection).await);
