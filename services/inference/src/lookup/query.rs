@@ -314,7 +314,10 @@ impl DatasetLookup {
     }
 
     fn not_loaded(&self) -> Error {
-        Error::Unavailable(format!("dataset '{}' is still being loaded for lookups", self.name()))
+        Error::Unavailable(match self.online.progress().error {
+            None => format!("dataset '{}' is still being loaded for lookups", self.name()),
+            Some(error) => format!("dataset '{}' cannot be loaded for lookups: {error}", self.name()),
+        })
     }
 
     /// The error of a request that does not name as many columns as the key has.

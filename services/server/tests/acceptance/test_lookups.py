@@ -305,5 +305,5 @@ def test_an_invalid_key_column_fails_lookups_of_its_dataset_with_the_reason_and_
     (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
     assert dataset["phase"] == "open" and dataset["online"]["snapshot"] is None
     assert "column 'x' is of type Float64" in dataset["online"]["error"]
-    with Client(server.location) as client, refused("UNAVAILABLE", "still being loaded"):
+    with Client(server.location) as client, refused("UNAVAILABLE", "cannot be loaded", "column 'x' is of type Float64"):
         Lookup(client, dataset="rows")(x=[1])
