@@ -7,3 +7,11 @@ mod fuzzed;
 mod identity;
 mod prune;
 mod rows;
+
+use proptest::test_runner::Config;
+
+/// Configuration of a property test with `number` cases. The environment variable PROPTEST_CASES has precedence.
+fn cases(number: u32) -> Config {
+    let config = Config::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { Config { cases: number, ..config } }
+}

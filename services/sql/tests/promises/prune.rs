@@ -102,7 +102,7 @@ fn condition() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(1500))]
 
     #[test]
     fn verdicts_agree_with_the_rows(

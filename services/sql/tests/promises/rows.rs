@@ -104,7 +104,7 @@ fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(3000))]
 
     #[test]
     fn a_row_has_one_value_or_error_whatever_the_other_rows(
