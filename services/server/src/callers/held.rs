@@ -15,7 +15,7 @@ use crate::{Error, settings::Limits};
 /// Amount of each resource, in the order of [`Resource::ALL`].
 pub(super) type Amounts = [u64; Resource::ALL.len()];
 
-/// What all callers hold at a time.
+/// The amounts that all callers hold at a time.
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) total: Amounts,
