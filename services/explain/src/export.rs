@@ -6,9 +6,10 @@ use std::{
     sync::Arc,
 };
 
+use arrow_array::RecordBatch;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use arrow_json::{WriterBuilder, writer::JsonArray};
-use forebay_loader::Error;
+use forebay_loader::{Error, Flow, Pool, Priority, TurnCost};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -64,15 +65,27 @@ impl Format {
 }
 
 impl Explained {
-    /// Exports the batch in `format`. The bytes are deterministic.
+    /// Exports the batch in `format`, in turns of `flow` on `pool`. The bytes are deterministic.
     ///
     /// # Errors
     /// [`Error::TooLarge`] if the file exceeds `max_bytes`, [`Error::Invalid`] if the format does not support the type of a column.
-    pub fn export(&self, format: Format, max_bytes: u64) -> Result<Vec<u8>, Error> {
+    pub async fn export(
+        self: &Arc<Self>,
+        pool: &Pool,
+        flow: Flow,
+        format: Format,
+        max_bytes: u64,
+    ) -> Result<Vec<u8>, Error> {
+        let explained = Arc::clone(self);
+        let export = async move { explained.export_in_turns(format, max_bytes).await };
+        pool.run_in_turns(flow, Priority::Background, export).await
+    }
+
+    async fn export_in_turns(&self, format: Format, max_bytes: u64) -> Result<Vec<u8>, Error> {
         let mut out = Bounded { bytes: Vec::new(), max_bytes, is_full: false };
         let written = match format {
-            Format::Parquet => self.parquet(&mut out),
-            Format::Json => self.json(&mut out),
+            Format::Parquet => self.parquet(&mut out).await,
+            Format::Json => self.json(&mut out).await,
             Format::Arrow => self.arrow(&mut out).map_err(|error| error.to_string()),
         };
         match written {
@@ -87,19 +100,36 @@ impl Explained {
         }
     }
 
-    fn parquet(&self, out: &mut Bounded) -> Result<(), String> {
+    async fn parquet(&self, out: &mut Bounded) -> Result<(), String> {
+        let message = |error: parquet::errors::ParquetError| error.to_string();
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
-        let write = || {
-            let mut writer = ArrowWriter::try_new(out, Arc::clone(self.schema()), Some(properties.build()))?;
-            writer.write(&self.batch)?;
-            writer.close()
-        };
-        write().map(drop).map_err(|error: parquet::errors::ParquetError| error.to_string())
+        let mut writer = ArrowWriter::try_new(out, Arc::clone(self.schema()), Some(properties.build()))
+            .map_err(message)?;
+        let mut turn = TurnCost::default();
+        for piece in self.pieces() {
+            turn.spend(PIECE_COST).await;
+            writer.write(&piece).map_err(message)?;
+        }
+        writer.close().map(drop).map_err(message)
     }
 
-    fn json(&self, out: &mut Bounded) -> Result<(), String> {
+    async fn json(&self, out: &mut Bounded) -> Result<(), String> {
+        let message = |error: arrow_schema::ArrowError| error.to_string();
         let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(out);
-        writer.write(&self.batch).and_then(|()| writer.finish()).map_err(|error| error.to_string())
+        let mut turn = TurnCost::default();
+        for piece in self.pieces() {
+            turn.spend(PIECE_COST).await;
+            writer.write(&piece).map_err(message)?;
+        }
+        writer.finish().map_err(message)
+    }
+
+    /// The rows of the batch, padding included, in pieces of about [`PIECE_BYTES`] bytes.
+    fn pieces(&self) -> impl Iterator<Item = RecordBatch> + use<'_> {
+        let rows = self.batch.num_rows();
+        let row_bytes = (self.body.len() / rows.max(1)).max(1);
+        let piece_rows = (PIECE_BYTES / row_bytes).max(1);
+        (0..rows).step_by(piece_rows).map(move |start| self.batch.slice(start, piece_rows.min(rows - start)))
     }
 
     /// Writes messages of a marker, the length of the header, the header padded to 8 bytes, and the body.
@@ -124,6 +154,11 @@ impl Explained {
         out.write_all(&[0; 4])
     }
 }
+
+/// Size of the part of a batch that is written at a time, in bytes.
+const PIECE_BYTES: usize = 64 << 10;
+/// Cost of a piece, in computed values: as text, a value takes some ten times as long as its computation.
+const PIECE_COST: u64 = 1 << 20;
 
 /// Continuation marker at the start of every message of an Arrow IPC stream.
 const CONTINUATION: [u8; 4] = [0xff; 4];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Field};
-use forebay_loader::{Error, Loader, Pool, Priority, StoredRow};
+use forebay_loader::{Error, Flow, Loader, Pool, Priority, StoredRow};
 use forebay_proto::v1::{self, BatchMetadata};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -151,7 +151,7 @@ impl Summary {
 }
 
 impl Explained {
-    /// Summarizes the batch, and lists at most `max_listed_rows` rows per row group.
+    /// Summarizes the batch as an operation of `flow` on `pool`, and lists at most `max_listed_rows` rows per row group.
     ///
     /// # Errors
     /// With a filter or groups, the error of the first block that can't be read; the errors of the label column.
@@ -159,6 +159,7 @@ impl Explained {
         self: &Arc<Self>,
         loader: &Loader,
         pool: &Pool,
+        flow: Flow,
         max_listed_rows: usize,
     ) -> Result<Summary, Error> {
         let BatchMetadata { epoch, step, rank, .. } = self.metadata;
@@ -170,7 +171,7 @@ impl Explained {
         let label = self.label(loader).await?;
         let explained = Arc::clone(self);
         let summary = move || Summary::new(&explained, &rows, label.as_ref(), max_listed_rows);
-        pool.run(Priority::Background, summary).await
+        pool.run_for(flow, Priority::Background, summary).await
     }
 
     /// Returns a batch with the label of each row: this batch if it has the column, else one of the same rows.

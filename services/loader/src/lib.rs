@@ -67,6 +67,7 @@ pub use cpu::{
     pool::{Pool, Submitted},
     prefetch::{prefetch, prefetch_value},
     scheduling::Scheduling,
+    turns::TurnCost,
 };
 pub use error::Error;
 pub use fault_injection::FaultInjection;

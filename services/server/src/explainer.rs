@@ -65,7 +65,8 @@ impl Explainer {
     ) -> Result<Summary, Error> {
         let summary = async {
             let explained = self.explained(access, train, at).await?;
-            let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await;
+            let summary =
+                explained.summary(&self.loader, &self.pool, Flow::of(access.tenant()), max_listed_rows).await;
             summary.map_err(|error| self.datasets.read_error(reads::of_train(train), error))
         };
         self.bounded(summary).await
@@ -82,9 +83,8 @@ impl Explainer {
         let max_bytes = self.limits.max_explain_bytes;
         let export = async {
             let explained = self.explained(access, train, at).await?;
-            let exported =
-                self.pool.run(Priority::Background, move || explained.export(format, max_bytes)).await;
-            exported.map_err(Error::from)
+            let flow = Flow::of(access.tenant());
+            explained.export(&self.pool, flow, format, max_bytes).await.map_err(Error::from)
         };
         self.bounded(export).await
     }

@@ -227,9 +227,9 @@ impl Pool {
     }
 
     /// Submits `work` like [`run_for`](Self::run_for), as an operation for each of its turns. A turn ends where `work` is pending,
-    /// which it may be only at the end of a turn of [`TurnCost`](crate::cpu::turns::TurnCost). Dropping the future cancels the
+    /// which it may be only at the end of a turn of [`TurnCost`](crate::TurnCost). Dropping the future cancels the
     /// turns that have not started.
-    pub(crate) fn run_in_turns<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
+    pub fn run_in_turns<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,

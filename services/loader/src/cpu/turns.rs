@@ -4,17 +4,17 @@ use std::task::Poll;
 
 use forebay_sql::SLICE_COST;
 
-/// Cost of the present turn of work that [`Pool::run_in_turns`](crate::Pool) does.
+/// Cost of the present turn of work that [`Pool::run_in_turns`](crate::Pool::run_in_turns) does.
 #[derive(Debug, Default)]
-pub(crate) struct TurnCost {
+pub struct TurnCost {
     /// Cost of the turn so far, in computed values.
     spent: u64,
 }
 
 impl TurnCost {
-    /// Adds the cost of the next step. If the turn has no room for it, the step is done in the next turn. A step that is larger than
+    /// Adds the cost of the next step, in computed values: a turn has four million, which take some tens of milliseconds. If the turn has no room for it, the step is done in the next turn. A step that is larger than
     /// a turn is alone in its turn.
-    pub(crate) async fn spend(&mut self, cost: u64) {
+    pub async fn spend(&mut self, cost: u64) {
         if self.spent > 0 && self.spent.saturating_add(cost) > SLICE_COST {
             self.spent = 0;
             let mut has_ended = false;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use forebay_explain::{At, Explained, Format, JobList, Summary, check_pinned};
-use forebay_loader::{Loader, Pool, Priority, similar_names};
+use forebay_loader::{Flow, Loader, Pool, similar_names};
 use forebay_proto::v1;
 use forebay_storage::{Location, Reader, State, load_snapshot};
 
@@ -49,14 +49,14 @@ impl Local {
     ) -> anyhow::Result<Vec<u8>> {
         let (train, others) = self.request(wanted).await?;
         let explained = self.explained(&train, at).await?;
-        let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await?;
+        let summary = explained.summary(&self.loader, &self.pool, Flow::new(), max_listed_rows).await?;
         Ok(serde_json::to_vec(&Summary { others, ..summary })?)
     }
 
     pub(super) async fn export(&self, wanted: &Wanted, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
         let (train, _) = self.request(wanted).await?;
         let explained = self.explained(&train, at).await?;
-        Ok(self.pool.run(Priority::Background, move || explained.export(format, u64::MAX)).await?)
+        Ok(explained.export(&self.pool, Flow::new(), format, u64::MAX).await?)
     }
 
     /// Returns the request of a job, and the ids of earlier jobs with its name.
