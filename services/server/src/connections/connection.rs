@@ -161,8 +161,7 @@ impl Connection {
     /// received a charged answer.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let requests = self.requests.lock();
-        let is_idle = requests.running == 0 && requests.deadlines.is_empty() && requests.paused.is_empty();
-        is_idle.then_some(requests.last_ended)
+        (requests.running == 0 && requests.deadlines.is_empty()).then_some(requests.last_ended)
     }
 }
 
