@@ -132,7 +132,8 @@ impl Explained {
         (0..rows).step_by(piece_rows).map(move |start| self.batch.slice(start, piece_rows.min(rows - start)))
     }
 
-    /// Writes messages of a marker, the length of the header, the header padded to 8 bytes, and the body.
+    /// Writes the message of the schema, that of the batch, and the end marker. Each message is a marker, the length of the header, the
+    /// header, padded so that the body starts at a multiple of 64 bytes, and the body.
     fn arrow(&self, out: &mut Bounded) -> io::Result<()> {
         let schema = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
             self.schema(),
@@ -157,7 +158,7 @@ impl Explained {
 
 /// Size of the part of a batch that is written at a time, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Cost of a piece, in computed values: as text, a value takes some ten times as long as its computation.
+/// Cost of writing a piece, in the unit of [`TurnCost`]. Writing a value as text takes about ten times as long as computing it.
 const PIECE_COST: u64 = 1 << 20;
 
 /// Continuation marker at the start of every message of an Arrow IPC stream.

@@ -82,8 +82,8 @@ impl Producer {
 
     /// Starts one batch once its first windows are held and the prefetch budget admits it.
     ///
-    /// The stream waits for the windows without memory for the batch. Otherwise, streams that wait for windows could have all memory for
-    /// batches, and those that hold windows would wait for it.
+    /// The stream first waits for the windows, and only then reserves memory for the batch. In the other order, streams that wait for
+    /// windows could hold all memory for batches, and streams that hold windows would wait for that memory.
     async fn start(&mut self, index: u64, cursor: Cursor) -> Result<PendingBatch, Error> {
         let items = self.stream.job.size(cursor, self.stream.rank);
         let (reservation, loading) = loop {
@@ -121,8 +121,9 @@ impl Producer {
         Ok(())
     }
 
-    /// Reserves memory for one batch of `items` rows or groups. Returns `None` if the stream had to release its windows, after there was
-    /// memory again. It releases them in three cases, in which other streams could wait for their memory indefinitely:
+    /// Reserves memory for one batch of `items` rows or groups. If the stream must release its windows, waits until there is memory for
+    /// the batch again, and returns `None`. It releases them in three cases, because other streams could wait for the memory of these
+    /// windows indefinitely:
     ///
     /// - The consumer has made no progress for `slow_consumer_timeout`. A consumer that has received everything and waits for a batch is
     ///   not slow, however long making the batch takes.
@@ -143,7 +144,7 @@ impl Producer {
             let waited = budget.consumer().busy_for().max(of_others);
             if waited >= patience || (began.elapsed() >= YIELD_INTERVAL && self.windows.should_yield()) {
                 self.windows.release();
-                // Streams that hold their windows can use the memory now.
+                // Waits for the reservation and returns it at once, because streams that hold their windows can use it.
                 drop(taking.await);
                 return None;
             }

@@ -31,13 +31,13 @@ impl Charge {
         self.amount = amount;
     }
 
-    /// Changes the held amount to `amount`, if the caller may hold the difference. Otherwise returns the error and ends the charge.
+    /// Changes the held amount to `amount`, if the caller may hold it. Otherwise returns the error and ends the charge.
     ///
     /// # Errors
     /// As [`Callers::take`](super::Callers::take).
     pub(crate) fn resized(mut self, amount: u64) -> Result<Self, Error> {
         if amount > self.amount {
-            // The whole amount decides whether one caller may ever hold it.
+            // Requests the whole amount, not only the difference, so that the check finds an amount that one caller may never hold.
             self.resize(0);
             self.held.add_or_refuse(&self.caller, self.resource, amount, Reserve::Normal)?;
             self.amount = amount;

@@ -62,7 +62,8 @@ impl HeldAmounts {
     /// Adds `amount` of a resource to what `caller` holds.
     ///
     /// # Errors
-    /// Busy, or a limit error without `retry-after`, if the limits do not permit it.
+    /// If the limits do not permit it: a limit error without `retry-after` if `amount` alone is more than one caller may hold, otherwise
+    /// busy.
     pub(super) fn try_add(
         &self,
         caller: &Caller,

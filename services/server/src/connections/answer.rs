@@ -93,8 +93,8 @@ impl Answer {
 
     /// Charges the bytes of a frame.
     fn charged(&self, bytes: Bytes) -> Bytes {
-        // The transport drops the body before it has sent the last bytes. These bytes hold the deadline, so that the limit of a pause
-        // applies until they are sent.
+        // The transport may drop the body before it has sent the last bytes. Each frame therefore holds the deadline, so that the limit
+        // of a pause applies until the last bytes are sent.
         let paused = self.may_pause.then(|| Arc::clone(&self.next_frame));
         if let Some(unsent) = &self.unsent {
             return Bytes::from_owner(Charged { bytes, _unsent: (Arc::clone(unsent), paused) });

@@ -41,8 +41,8 @@ impl Eviction {
     }
 
     /// Notes that a file of `bytes` bytes was written below `folder`. Starts a run in the background when more than an eighth of the
-    /// maximum was written since the last run began. The files therefore exceed the maximum by at most one eighth, and by what is written
-    /// during a run. If that is more than an eighth, the run is repeated.
+    /// maximum was written since the last run began. The files therefore exceed the maximum by at most one eighth plus the bytes that are
+    /// written during a run. If these are more than an eighth, another run follows at once.
     pub(super) fn written(&self, folder: &Path, bytes: u64) {
         let (max_bytes, max_uncounted) = (self.max_bytes, self.max_bytes / 8);
         {
@@ -66,8 +66,8 @@ impl Eviction {
 }
 
 impl Writes {
-    /// Begins a run if more than `max_uncounted` bytes were written since the last one began. Otherwise returns false, and no run is in
-    /// progress.
+    /// Begins a run if more than `max_uncounted` bytes were written since the last one began. Otherwise records that no run is in
+    /// progress, and returns false.
     fn begin_run(&mut self, max_uncounted: u64) -> bool {
         self.is_running = self.uncounted_bytes > max_uncounted;
         if self.is_running {
