@@ -16,8 +16,8 @@ from typing import Callable
 import pytest
 
 from launching import Launched, check_resumed
+from ports import free_port
 from server import Pool, Server
-from test_failures import free_port
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

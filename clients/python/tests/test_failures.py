@@ -13,6 +13,7 @@ import pytest
 import forebay
 from digests import digest
 from forebay import errors
+from ports import free_port
 from server import Pool, until
 
 pytestmark = pytest.mark.once
@@ -22,11 +23,6 @@ TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
 def dataset(client: forebay.Client, **options) -> forebay.TrainingDataset:
     return client.train("flights", **{"batch_size": 50_000, "tensors": TENSOR, "seed": 3, **options})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
 
 
 def test_a_killed_and_restarted_server_only_delays_the_loop(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import forebay
 from api import get
 from digests import digest
 from forebay import errors
+from ports import free_port
 from server import Pool, Server, until
 
 pytestmark = pytest.mark.once
@@ -21,18 +21,9 @@ SERVERS = 3
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns distinct ports that no one listens on."""
-    bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in bound]
-    for each in bound:
-        each.close()
-    return ports
-
-
 def cluster(pool: Pool, flights: Path, folder: Path) -> list[Server]:
     """Starts servers that know each other."""
-    names = [f"127.0.0.1:{port}" for port in free_ports(SERVERS)]
+    names = [f"127.0.0.1:{port}" for port in (free_port() for _ in range(SERVERS))]
     settings = folder / "forebay.toml"
     settings.write_text('[membership]\npoll_interval = "50ms"\nhello_interval = "100ms"\n')
     options: dict[str, Any] = {"members": ",".join(names), "state": folder / "state", "config": settings}

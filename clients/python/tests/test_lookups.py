@@ -17,6 +17,7 @@ import pytest
 
 import forebay
 from forebay import errors
+from ports import free_port
 from server import Pool, Server, until
 
 pa = pytest.importorskip("pyarrow")
@@ -159,9 +160,7 @@ def test_lookups_succeed_after_their_stream_was_closed_as_idle_or_least_recently
 
 
 def test_a_killed_and_restarted_server_only_delays_a_lookup(pool: Pool, data: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port = bound.getsockname()[1]
-    place = {"grpc": f"127.0.0.1:{port}", "cache_dir": tmp_path / "cache", "online": "users=user_id"}
+    place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache", "online": "users=user_id"}
     server = pool.start({"users": data}, **place)
     client = forebay.connect(server.location, retry_deadline=30)
     assert_rows(look_up(client, [1]), [1])

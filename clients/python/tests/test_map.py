@@ -19,6 +19,7 @@ import pytest
 import forebay
 import functions
 from digests import digest
+from ports import free_port
 from server import Pool, Server, until
 
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
@@ -415,8 +416,6 @@ def test_workers_end_with_their_parent_even_if_the_function_does_not_return(
 
 
 def test_workers_read_through_a_restart_of_the_server(pool: Pool, flights: Path, tmp_path: Path) -> None:
-    from test_failures import free_port
-
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
     client = forebay.connect(server.location, prefetch_batches=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import forebay
 from forebay import ranks
 from forebay.cuda import cuda_number
+from ports import free_port
 
 LAUNCHER_VARIABLES = {
     *(name for pair in ranks.LAUNCHERS for name in pair),
@@ -240,12 +240,6 @@ if dist.get_rank() == 0:
     print(json.dumps(gathered), flush=True)
 dist.destroy_process_group()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def run_processes(location: str, count: int, shape: list[int], names: list[str], launcher: str) -> list[dict[str, Any]]:

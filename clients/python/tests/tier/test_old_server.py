@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from forebay import errors
+from ports import free_port
 from server import Pool, Server, until
-from tier import FAST, JOB, MEMBERSHIP, UNBUFFERED, WORLD, free_port, global_batches, read_ranks, tensor_bytes, view
+from tier import FAST, JOB, MEMBERSHIP, UNBUFFERED, WORLD, global_batches, read_ranks, tensor_bytes, view
 
 # Path of the binary of a version without members and partitions, from .ci/old-server. An empty one counts as none.
 OLD = os.environ.get("FOREBAY_OLD_BIN") or None

@@ -18,6 +18,7 @@ import pyarrow.flight
 import pyarrow.ipc
 
 import forebay
+from ports import free_port
 from server import Pool, Server, replace, until
 
 
@@ -54,11 +55,6 @@ hello_interval = "100ms"
 max_hello_backoff = "200ms"
 overflow_demand = 1000
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import Iterator
 
 import boto3
 from botocore.config import Config
+
+from ports import free_port
 
 START_TIMEOUT_S = 30
 REGION = "us-east-1"
@@ -69,9 +70,7 @@ class Bucket:
 @contextlib.contextmanager
 def s3_server(log_path: Path) -> Iterator[str]:
     """Runs the server on a free port and yields its endpoint."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with log_path.open("w") as log:

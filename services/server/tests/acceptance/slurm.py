@@ -7,10 +7,10 @@ import os
 import shutil
 import socket
 import subprocess
-from contextlib import closing
 from pathlib import Path
 from typing import Mapping, Sequence
 
+from ports import free_port
 from server import until
 
 # Each node has its own address, so that all servers have the same port, as they have on different machines.
@@ -73,12 +73,6 @@ NodeName=DEFAULT CPUs=8 State=UNKNOWN
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class StandIns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from api import ask, get
 from client import Client, Plan, command, refused
 from digest import digest_of
 from metrics import scrape
+from ports import free_port
 from server import Pool, Server, StartError, replace, until
 from test_auth import token_file, write_certificate
 
@@ -28,12 +28,6 @@ ROWS = 20_000
 REUSE = b"arrow-flight-reuse-connection://?"
 DO_GET = "/arrow.flight.protocol.FlightService/DoGet"
 TRAIN = dict(dataset="rows", batch_size=500, seed=7)
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +57,7 @@ class Cluster:
         return f"127.0.0.1:{self.ports[number]}"
 
     def reserve(self, count: int) -> None:
-        while len(self.ports) < count:
-            port = free_port()
-            if port not in self.ports:
-                self.ports.append(port)
+        self.ports += [free_port() for _ in range(count - len(self.ports))]
 
     def list(self, *numbers: int) -> None:
         replace(self.file, "".join(f"{self.name(number)}\n" for number in numbers))

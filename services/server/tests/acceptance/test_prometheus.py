@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -21,6 +20,7 @@ import pytest
 
 from client import Client
 from hostile import write_good
+from ports import free_port
 from s3 import make_bucket, s3_server
 from server import ROOT, Pool, Server, forebay
 from test_auth import start as locked_server
@@ -58,12 +58,6 @@ def with_short_times(rules: str) -> str:
     """Returns the rules with a short `for` and short windows."""
     rules = re.sub(r"^(\s+for:) \S+$", rf"\1 {FOR}", rules, flags=re.M)
     return re.sub(r"\[\d+m\]", f"[{WINDOW}]", rules)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any, Iterator
 import pytest
 
 import slurm
+from ports import free_port
 from server import ROOT, binary, until
 from slurm import NODES, Daemons, StandIns
 
@@ -87,7 +88,7 @@ def env(flights: Path, tmp_path: Path) -> dict[str, str]:
         "FOREBAY_CACHE": str(tmp_path / "cache"),
         "FOREBAY_CACHE_DISK": "64MiB",
         "FOREBAY_CACHE_MEMORY": "64MiB",
-        "FOREBAY_PORT": str(slurm.free_port()),
+        "FOREBAY_PORT": str(free_port()),
         "FOREBAY_LISTEN": "name",
         "FOREBAY_DRAIN_DELAY": "0s",
     }
