@@ -11,11 +11,11 @@ use forebay_proto::{
 use http::{HeaderValue, Method, Request, header::AUTHORIZATION};
 use prost::Message;
 use serde_json::json;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task::JoinSet};
 
 use super::calls::get_json;
 
-/// Number of requests per connection: what the server accepts.
+/// Number of concurrent requests of a caller.
 const REQUESTS: usize = 200;
 /// Time until a connection is opened again. It is shorter than `limits.receive_timeout`.
 const HELD: Duration = Duration::from_secs(5);
@@ -28,6 +28,8 @@ const QUEUE_KEYS: i64 = 200;
 /// Name of the queue of the servers.
 pub(super) const QUEUE: &str = "ranker";
 
+/// Time after which a connection has as many requests as the server accepts at once.
+const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 /// Time to wait for the head of an answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// gRPC codes of requests that can never be answered: INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED.
@@ -68,7 +70,7 @@ impl Sent {
     }
 }
 
-/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets over one connection.
+/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets .
 pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
     let dataset = train.dataset.clone();
     let keys = v1::KeyColumn { name: "id".into(), integers: (0..KEYS).collect(), ..v1::KeyColumn::default() };
@@ -97,7 +99,7 @@ pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train)
     send(address, token, &kinds).await
 }
 
-/// Sends requests for jobs, datasets, sessions and an explanation over one connection to the HTTP port.
+/// Sends requests for jobs, datasets, sessions and an explanation to the HTTP port.
 pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
     let datasets = get_json(address, "/api/v1/datasets", token).await?;
     let snapshot = &datasets["datasets"][0]["snapshot"];
@@ -113,21 +115,27 @@ pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -
     send(address, token, &kinds).await
 }
 
-/// Sends requests of each kind in turn, and keeps the connection without reading the answers.
+/// Sends requests of each kind in turn over as many connections as the server needs to accept them, and keeps the connections without
+/// reading the answers.
 async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Result<()> {
-    let stream = TcpStream::connect(address).await?;
-    let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
-    let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
-    let connection = tokio::spawn(connection);
-    let mut answers = Vec::new();
-    for sent in kinds.iter().cycle().take(REQUESTS) {
-        client = client.ready().await?;
-        let request = sent.request(address, token)?;
-        let (answer, mut sender) = client.send_request(request, sent.body.is_empty())?;
-        if !sent.body.is_empty() {
-            sender.send_data(sent.body.clone(), true)?;
+    let (mut connections, mut answers) = (JoinSet::new(), Vec::new());
+    let mut unsent = kinds.iter().cycle().take(REQUESTS).peekable();
+    while unsent.peek().is_some() {
+        let stream = TcpStream::connect(address).await?;
+        let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
+        let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
+        connections.spawn(connection);
+        while unsent.peek().is_some() {
+            let Ok(ready) = tokio::time::timeout(SEND_TIMEOUT, client.ready()).await else { break };
+            client = ready?;
+            let Some(sent) = unsent.next() else { break };
+            let request = sent.request(address, token)?;
+            let (answer, mut sender) = client.send_request(request, sent.body.is_empty())?;
+            if !sent.body.is_empty() {
+                sender.send_data(sent.body.clone(), true)?;
+            }
+            answers.push((sent, answer));
         }
-        answers.push((sent, answer));
     }
     // The heads of answers arrive although their bodies do not. Those of gRPC contain the status only if the call has failed.
     for (sent, answer) in answers {
@@ -141,7 +149,7 @@ async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Resul
             return Err(forebay_client::Error::Request(message).into());
         }
     }
-    // The server closes the connection earlier if it has no room for the answers.
-    drop(tokio::time::timeout(HELD, connection).await);
+    // The server closes a connection earlier if it has no room for the answers.
+    drop(tokio::time::timeout(HELD, connections.join_next()).await);
     Ok(())
 }

@@ -157,13 +157,20 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes of all requests of a connection that a client may send before the server reads them.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
+/// Largest number of concurrent requests per connection to the HTTP port. A probe waits behind all requests that arrived before it, so
+/// that a client must not be able to send hundreds at once.
+const MAX_HTTP_REQUESTS: u32 = 32;
+
 fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.max_calls_per_connection)
+        .max_concurrent_streams(match protocol {
+            Protocol::Grpc => limits.max_calls_per_connection,
+            Protocol::Http => limits.max_calls_per_connection.min(MAX_HTTP_REQUESTS),
+        })
         // A request that waits does not fill the window of its connection, so that others are received.
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

@@ -206,7 +206,7 @@ pub struct Limits {
     /// send them to newly started servers. Default: unlimited.
     #[serde(with = "humantime_serde")]
     pub max_connection_age: Option<Duration>,
-    /// Maximum number of concurrent calls per connection. Default: 256.
+    /// Maximum number of concurrent calls per connection; on the HTTP port at most 32. Default: 256.
     pub max_calls_per_connection: u32,
     /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
     pub max_events: usize,

@@ -1,4 +1,4 @@
-//! Arrival rate of requests.
+//! Arrival rates of requests: that of this moment, for the decision to wait, and the mean of some seconds, for autoscalers.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -6,10 +6,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::Time;
 
-/// Times of the latest arrivals.
+/// Times of the latest arrivals, and their number in each of the last seconds.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     times: VecDeque<Time>,
+    first: Option<Time>,
+    /// A second and the number of its arrivals, for each of the last [`MEAN_SECONDS`](Self::MEAN_SECONDS) with arrivals.
+    seconds: VecDeque<(u64, u64)>,
 }
 
 impl Arrivals {
@@ -17,7 +20,20 @@ impl Arrivals {
     /// the lower rate of the two counts.
     const SPANS: [usize; 2] = [4, 32];
 
+    /// Number of whole seconds of the mean rate, in addition to the current one. Requests that arrive at random make the rate of
+    /// a few arrivals differ from the mean by a third.
+    const MEAN_SECONDS: u64 = 10;
+
     pub(super) fn record(&mut self, now: Time) {
+        let second = now.as_secs();
+        match self.seconds.back_mut() {
+            Some((last, count)) if *last == second => *count += 1,
+            _ => self.seconds.push_back((second, 1)),
+        }
+        while self.seconds.front().is_some_and(|(old, _)| old + Self::MEAN_SECONDS < second) {
+            self.seconds.pop_front();
+        }
+        self.first.get_or_insert(now);
         if self.times.len() == Self::SPANS[1] {
             self.times.pop_front();
         }
@@ -39,6 +55,16 @@ impl Arrivals {
         self.spans().map(rate).fold(f64::INFINITY, f64::min)
     }
 
+    /// Mean number of arrivals per second since the begin of the second ten seconds ago, or since the first arrival, but over at least
+    /// one second.
+    pub(super) fn mean_rate(&self, now: Time) -> f64 {
+        let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
+        let counted = self.seconds.iter().filter(|(second, _)| *second >= begin);
+        let count: u64 = counted.map(|(_, count)| count).sum();
+        let since = Time::from_secs(begin).max(self.first.unwrap_or(now));
+        count as f64 / now.saturating_sub(since).as_secs_f64().max(1.0)
+    }
+
     /// Time until which it pays to wait for further requests, if none arrives until then.
     ///
     /// Waiting for a time `t` delays each of the `waiting` requests by `t` and saves the `fixed` seconds of a separate batch
@@ -49,5 +75,51 @@ impl Arrivals {
             first.saturating_add(span.unwrap_or(Duration::MAX))
         };
         self.spans().map(until).min().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Arrivals at random, `per_second` on average, for `seconds`.
+    fn at_random(per_second: f64, seconds: u64) -> (Arrivals, Time) {
+        let (mut arrivals, mut now) = (Arrivals::default(), Time::ZERO);
+        for number in 0.. {
+            let random = xxhash_rust::xxh3::xxh3_64(&u64::to_le_bytes(number)) as f64 / u64::MAX as f64;
+            now += Time::from_secs_f64(-(1.0 - random).ln() / per_second);
+            if now.as_secs() >= seconds {
+                break;
+            }
+            arrivals.record(now);
+        }
+        (arrivals, Time::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_mean_rate_of_requests_that_arrive_at_random_is_their_rate() {
+        for per_second in [50.0, 3000.0] {
+            for seconds in [5, 10, 60] {
+                let (arrivals, now) = at_random(per_second, seconds);
+                let ratio = arrivals.mean_rate(now) / per_second;
+                assert!((0.85..1.15).contains(&ratio), "{per_second}/s for {seconds} s: {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_mean_rate_falls_to_zero_ten_seconds_after_the_last_arrival() {
+        let (arrivals, now) = at_random(100.0, 30);
+        let rates: Vec<_> = (0..13).map(|later| arrivals.mean_rate(now + Time::from_secs(later))).collect();
+        assert!(rates.is_sorted_by(|rate, later| rate >= later), "{rates:?}");
+        assert!(rates[9] > 0.0 && rates[11] == 0.0, "{rates:?}");
+    }
+
+    #[test]
+    fn the_rate_without_arrivals_is_zero_and_one_arrival_counts_as_one_a_second() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!(arrivals.mean_rate(Time::from_secs(100)), 0.0);
+        arrivals.record(Time::from_secs(100));
+        assert_eq!(arrivals.mean_rate(Time::from_secs(100)), 1.0);
     }
 }

@@ -410,6 +410,11 @@ impl Batcher {
         }
     }
 
+    /// Returns the mean number of requests per second in about the last ten seconds, including refused ones.
+    pub fn mean_arrival_rate(&self, now: Time) -> f64 {
+        self.arrivals.mean_rate(now)
+    }
+
     /// Workers that are not overdue.
     fn healthy(&self) -> impl Iterator<Item = (&WorkerId, &Worker)> {
         self.workers.iter().filter(|(_, worker)| !worker.is_overdue)

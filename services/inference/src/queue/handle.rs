@@ -165,12 +165,13 @@ impl<P: Clone, R> Queue<P, R> {
         Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
     }
 
-    /// Returns the number of workers that the current arrivals would keep busy with batches of the maximum size, also without workers.
-    /// `None` before the first computed batch.
+    /// Returns the number of workers that the arrivals of about the last ten seconds would keep busy with batches of the maximum size, also
+    /// without workers. `None` before the first computed batch.
     pub fn demand(&self) -> Option<f64> {
         let state = self.shared.state.lock();
-        let (config, load) = (state.batcher.config(), state.batcher.load(self.shared.now()));
-        let one = Load { workers: 1, ..load };
+        let (config, now) = (state.batcher.config(), self.shared.now());
+        let requests_per_second = state.batcher.mean_arrival_rate(now);
+        let one = Load { workers: 1, requests_per_second, ..state.batcher.load(now) };
         let forecast = Forecast::new(config, state.batcher.model(), &one, state.outcomes.mean_request());
         forecast.map(|forecast| forecast.utilization)
     }

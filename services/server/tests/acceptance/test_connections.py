@@ -179,6 +179,8 @@ def test_an_idle_connection_is_closed_and_one_with_a_running_response_is_not(
 
 # Types of frames of HTTP/2, and the flag of an answer to a PING.
 SETTINGS_FRAME, PING_FRAME, ACK = 4, 6, 1
+# The setting SETTINGS_MAX_CONCURRENT_STREAMS.
+CONCURRENT_STREAMS = 3
 # Time limits that would close the connections of a keepalive test are out of reach.
 PATIENT = 'first_request_timeout = "10m"\nidle_timeout = "10m"\nkeepalive_interval = "100ms"\n'
 
@@ -198,6 +200,22 @@ def pings(connection: socket.socket) -> Iterator[bytes]:
             payload = received.read(int.from_bytes(header[:3], "big"))
             if header[3] == PING_FRAME and not header[4] & ACK:
                 yield payload
+
+
+def concurrent_streams(connection: socket.socket) -> int:
+    """The number of concurrent requests that the server announces in its first frame."""
+    header = connection.recv(9, socket.MSG_WAITALL)
+    assert header[3] == SETTINGS_FRAME and not header[4] & ACK
+    payload = connection.recv(int.from_bytes(header[:3], "big"), socket.MSG_WAITALL)
+    return dict(struct.iter_unpack(">HI", payload))[CONCURRENT_STREAMS]
+
+
+def test_the_http_port_accepts_fewer_requests_at_once_from_a_connection_than_the_grpc_port(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket]
+) -> None:
+    server = start("max_calls_per_connection = 100")
+    announced = [concurrent_streams(sockets(address, PREFACE)) for address in (server.grpc, server.http)]
+    assert announced == [100, 32]
 
 
 @pytest.mark.parametrize("port", ["grpc", "http"])

@@ -14,7 +14,6 @@ async fn the_demand_is_the_number_of_workers_that_the_arrivals_keep_busy() {
         tokio::time::sleep(ms(40)).await;
         drop(tokio::spawn(queue.submit(number, (10, 80, 80), None).expect("admitted").answer()));
     }
-    // The rate is exact at an arrival, and lower after it.
     let demand = queue.demand().expect("batches were computed");
     assert!((2.4..2.6).contains(&demand), "{demand}");
     serving.iter().for_each(tokio::task::JoinHandle::abort);
