@@ -3,10 +3,12 @@
 pub(crate) mod documents;
 pub(crate) mod envelope;
 pub(crate) mod file_system;
+pub(crate) mod http_client;
 pub(crate) mod limiter;
 pub(crate) mod local_file;
 pub(crate) mod local_object;
 pub(crate) mod location;
+mod names;
 pub(crate) mod old_counts;
 pub(crate) mod request;
 pub(crate) mod retries;

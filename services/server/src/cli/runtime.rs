@@ -2,9 +2,9 @@
 
 use anyhow::Context;
 
-/// Number of blocking threads for lookups of host names, which hang if the name servers do not answer. Each connection to a store looks up
-/// its name; the limit on concurrent requests to a store falls to 1 while they time out.
-const NAME_LOOKUPS: usize = 256;
+/// Number of blocking threads for lookups of host names, which hang if the name servers do not answer. All requests that look up one
+/// name share a lookup.
+const NAME_LOOKUPS: usize = 64;
 
 /// Builds the runtime, which runs everything except CPU work.
 ///

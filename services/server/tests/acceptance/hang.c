@@ -1,12 +1,15 @@
 /* Simulates a file system that hangs: loaded into a process by LD_PRELOAD, it blocks calls on files and folders below
  * HANG_FOLDER while the file HANG_WHILE exists. Like a disk that does not answer, it returns no error, and no signal
- * interrupts it. Both are absolute paths. Files of other folders, sockets and pipes are not affected. */
+ * interrupts it. Both are absolute paths. Files of other folders, sockets and pipes are not affected.
+ *
+ * The host name HANG_NAME has the address 127.0.0.1. While the file exists, looking it up blocks too. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,19 +19,20 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *folder, *flag;
+static const char *folder, *flag, *host;
 static size_t length;
 
 __attribute__((constructor)) static void begin(void) {
     folder = getenv("HANG_FOLDER");
     flag = getenv("HANG_WHILE");
+    host = getenv("HANG_NAME");
     length = folder ? strlen(folder) : 0;
 }
 
-static int hangs(void) { return length && flag && access(flag, F_OK) == 0; }
+static int hangs(void) { return flag && access(flag, F_OK) == 0; }
 
 static int is_below(const char *path) {
-    return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
+    return length && strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
 static void wait_while_it_hangs(void) {
@@ -96,3 +100,13 @@ WRAP(DIR *, opendir, (const char *path), (path), at_path(path))
 
 WRAP_OPEN(open)
 WRAP_OPEN(open64)
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    static __typeof__(&getaddrinfo) next;
+    if (!next) next = NEXT(getaddrinfo);
+    if (host && name && strcmp(name, host) == 0) {
+        if (hangs()) wait_while_it_hangs();
+        name = "127.0.0.1";
+    }
+    return next(name, service, hints, found);
+}

@@ -18,13 +18,15 @@ use object_store::{
     ClientOptions, Result,
     client::{
         HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-        HttpService, ReqwestConnector,
+        HttpService,
     },
 };
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// HTTP connector whose clients limit their concurrent requests. Wraps the default connector of `object_store`.
+use super::http_client::NamedConnector;
+
+/// HTTP connector whose clients limit their concurrent requests.
 #[derive(Debug)]
 pub(crate) struct LimitingConnector {
     /// Maximum number of concurrent requests of one client, at least 1.
@@ -33,7 +35,7 @@ pub(crate) struct LimitingConnector {
 
 impl HttpConnector for LimitingConnector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
+        let inner = NamedConnector.connect(options)?;
         Ok(HttpClient::new(LimitingService { inner, limiter: Limiter::new(self.max_requests) }))
     }
 }

@@ -1,0 +1,49 @@
+"""Name servers that hang stop the stores that are addressed by name, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from s3 import make_bucket, s3_server
+from server import until
+from test_hanging_file_system import WHOLE, io_threads
+from test_hangs import NO_DEADLINE, Hangs, datasets, hangs, library  # noqa: F401
+
+# Each dataset needs 24 requests, one per block.
+DATASETS = 20
+NAME = "localhost"
+
+
+def test_twenty_datasets_whose_name_servers_hang_stop_no_local_dataset(hangs: Hangs, tmp_path: Path) -> None:  # noqa: F811
+    hanging = hangs.folder(tmp_path / "unused")
+    with s3_server(tmp_path / "s3.log") as endpoint:
+        bucket = make_bucket(endpoint, "hangs")
+        stored = [f"stored-{number}" for number in range(DATASETS)]
+        for name in stored:
+            bucket.upload_folder(hangs.datasets["mine"], name)
+        hangs.datasets = {"local": hangs.datasets["others"], **{name: bucket.url(name) for name in stored}}
+        # Without connections that are kept, each request looks up the name.
+        env = {
+            **bucket.environment,
+            "AWS_ENDPOINT": endpoint.replace("127.0.0.1", NAME),
+            "AWS_POOL_MAX_IDLE_PER_HOST": "0",
+            "HANG_NAME": NAME,
+        }
+        settings = f"{NO_DEADLINE}[loader]\ndecode_bytes = 1073741824\n"
+        server = hangs.start(settings, env=env, cache_memory="1GiB", cache_disk=0)
+        digest = lambda name, seed: hangs.digest(name, **{**WHOLE, "seed": seed})
+        before = hangs.in_time(digest, "local", 0)
+        idle = io_threads(server)
+        hanging.hang()
+        waiting = [hangs.begin(digest, name, 0) for name in stored]
+        # Requests to all datasets have failed to connect.
+        until(lambda: server.log().count("transport error of kind Timeout") >= DATASETS, failure="the name servers do not hang")
+
+        assert hangs.in_time(digest, "local", 0, patience_s=15) == before
+        hangs.check_probes()
+        assert not any(stream.done() for stream in waiting), "the name servers do not hang"
+        assert io_threads(server) < idle + DATASETS, "the lookups of one name are not shared"
+
+        hanging.answer()
+        for stream in waiting:
+            hangs.result(stream, 60)

@@ -1,0 +1,155 @@
+//! HTTP clients of stores. They differ from those of `object_store` only in how they look up host names.
+
+use std::{
+    fmt::Display,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use object_store::{
+    ClientConfigKey as Key, ClientOptions,
+    client::{HttpClient, HttpConnector},
+};
+use reqwest::{Certificate, ClientBuilder, NoProxy, Proxy};
+
+use super::names::Names;
+
+/// Lookups of the process: they use the resolver of the system, which clients share.
+static NAMES: LazyLock<Arc<Names>> = LazyLock::new(Arc::default);
+
+/// Connector whose clients share the running lookups of host names.
+#[derive(Debug)]
+pub(crate) struct NamedConnector;
+
+impl HttpConnector for NamedConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client =
+            builder(options)?.dns_resolver(Arc::clone(&NAMES)).build().map_err(|error| invalid(&error))?;
+        Ok(HttpClient::new(client))
+    }
+}
+
+/// Applies all options that can be set by a key, as `object_store` does. The options without a key, which are certificates and headers,
+/// are never set.
+fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
+    let text = |key: Key| options.get_config_value(&key);
+    let duration = |key: Key| {
+        let parse =
+            |text: String| humantime::parse_duration(&text).map_err(|error| wrong(key, &text, &error));
+        text(key).map(parse).transpose()
+    };
+    let is_set = |key: Key| match text(key).unwrap_or_default().to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" | "yes" | "y" => Ok(true),
+        "" | "0" | "false" | "off" | "no" | "n" => Ok(false),
+        other => Err(wrong(key, other, &"expected true or false")),
+    };
+
+    let agent = text(Key::UserAgent).unwrap_or_else(|| concat!("forebay/", env!("CARGO_PKG_VERSION")).into());
+    // Without compression, the length of a response is that of the object.
+    let mut builder = ClientBuilder::new().user_agent(agent).no_gzip().no_brotli().no_zstd().no_deflate();
+    if let Some(url) = text(Key::ProxyUrl) {
+        let excluded = text(Key::ProxyExcludes).and_then(|hosts| NoProxy::from_string(&hosts));
+        builder = builder.proxy(Proxy::all(url).map_err(|error| invalid(&error))?.no_proxy(excluded));
+        if let Some(certificate) = text(Key::ProxyCaCertificate) {
+            let certificate =
+                Certificate::from_pem(certificate.as_bytes()).map_err(|error| invalid(&error))?;
+            builder = builder.add_root_certificate(certificate);
+        }
+    }
+    let set: [(Key, fn(ClientBuilder, Duration) -> ClientBuilder); 5] = [
+        (Key::Timeout, ClientBuilder::timeout),
+        (Key::ConnectTimeout, ClientBuilder::connect_timeout),
+        (Key::PoolIdleTimeout, |builder, time| builder.pool_idle_timeout(time)),
+        (Key::Http2KeepAliveInterval, |builder, time| builder.http2_keep_alive_interval(time)),
+        (Key::Http2KeepAliveTimeout, ClientBuilder::http2_keep_alive_timeout),
+    ];
+    for (key, set) in set {
+        if let Some(time) = duration(key)? {
+            builder = set(builder, time);
+        }
+    }
+    if let Some(connections) = parsed(options, Key::PoolMaxIdlePerHost)? {
+        builder = builder.pool_max_idle_per_host(connections);
+    }
+    if let Some(bytes) = parsed(options, Key::Http2MaxFrameSize)? {
+        builder = builder.http2_max_frame_size(Some(bytes));
+    }
+    if is_set(Key::Http2KeepAliveWhileIdle)? {
+        builder = builder.http2_keep_alive_while_idle(true);
+    }
+    if is_set(Key::Http1Only)? {
+        builder = builder.http1_only();
+    }
+    if is_set(Key::Http2Only)? {
+        builder = builder.http2_prior_knowledge();
+    }
+    if is_set(Key::AllowInvalidCertificates)? {
+        builder = builder.danger_accept_invalid_certs(true);
+    }
+    Ok(builder.https_only(!is_set(Key::AllowHttp)?))
+}
+
+fn parsed<T: FromStr<Err: Display>>(options: &ClientOptions, key: Key) -> object_store::Result<Option<T>> {
+    let text = options.get_config_value(&key);
+    text.map(|text| text.parse().map_err(|error| wrong(key, &text, &error))).transpose()
+}
+
+/// Error for an option with an invalid value.
+fn wrong(key: Key, value: &str, reason: &dyn Display) -> object_store::Error {
+    error(format!("the option '{}' of the store's client is '{value}': {reason}", key.as_ref()))
+}
+
+/// Error for options of which `reqwest` makes no client.
+fn invalid(reason: &reqwest::Error) -> object_store::Error {
+    error(format!("the options of the store's client are invalid: {reason}"))
+}
+
+fn error(message: String) -> object_store::Error {
+    object_store::Error::Generic { store: "HTTP", source: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(key: Key, value: &str) -> Result<String, String> {
+        let options = ClientOptions::new().with_config(key, value);
+        builder(&options).map(|builder| format!("{builder:?}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_change_the_client() {
+        let default = format!("{:?}", builder(&ClientOptions::new()).expect("the default options are valid"));
+        for (key, value) in [
+            (Key::ConnectTimeout, "1 s"),
+            (Key::Http1Only, "false"),
+            (Key::ProxyUrl, "http://proxy:3128"),
+            (Key::Timeout, "7 s"),
+            (Key::UserAgent, "mine/1"),
+        ] {
+            assert_ne!(with(key, value).expect("the option is valid"), default, "{key:?} has no effect");
+        }
+    }
+
+    #[test]
+    fn an_invalid_option_is_named_with_its_value() {
+        for key in [
+            Key::AllowHttp,
+            Key::AllowInvalidCertificates,
+            Key::ConnectTimeout,
+            Key::Http1Only,
+            Key::Http2KeepAliveInterval,
+            Key::Http2KeepAliveTimeout,
+            Key::Http2KeepAliveWhileIdle,
+            Key::Http2MaxFrameSize,
+            Key::Http2Only,
+            Key::PoolIdleTimeout,
+            Key::PoolMaxIdlePerHost,
+            Key::Timeout,
+        ] {
+            let error = with(key, "perhaps").expect_err("neither a number nor a time nor true nor false");
+            assert!(error.contains(&format!("'{}'", key.as_ref())) && error.contains("'perhaps'"), "{error}");
+        }
+    }
+}
