@@ -30,6 +30,9 @@ impl HttpConnector for NamedConnector {
     }
 }
 
+/// Method of `ClientBuilder` that sets a time.
+type SetTime = fn(ClientBuilder, Duration) -> ClientBuilder;
+
 /// Applies all options that can be set by a key, as `object_store` does. The options without a key, which are certificates and headers,
 /// are never set.
 fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
@@ -57,14 +60,14 @@ fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
             builder = builder.add_root_certificate(certificate);
         }
     }
-    let set: [(Key, fn(ClientBuilder, Duration) -> ClientBuilder); 5] = [
+    let times: [(Key, SetTime); 5] = [
         (Key::Timeout, ClientBuilder::timeout),
         (Key::ConnectTimeout, ClientBuilder::connect_timeout),
         (Key::PoolIdleTimeout, |builder, time| builder.pool_idle_timeout(time)),
         (Key::Http2KeepAliveInterval, |builder, time| builder.http2_keep_alive_interval(time)),
         (Key::Http2KeepAliveTimeout, ClientBuilder::http2_keep_alive_timeout),
     ];
-    for (key, set) in set {
+    for (key, set) in times {
         if let Some(time) = duration(key)? {
             builder = set(builder, time);
         }
