@@ -155,8 +155,7 @@ impl Loader {
         self.tenant
     }
 
-    /// Returns a handle of this loader, whose jobs and streams belong to `tenant`. A job that several tenants share belongs to the
-    /// first of them.
+    /// Returns a handle of this loader, whose jobs and streams belong to `tenant`.
     #[must_use]
     pub fn of_tenant(&self, tenant: Tenant) -> Self {
         Self { tenant, ..self.clone() }
@@ -189,7 +188,7 @@ impl Loader {
     }
 
     /// Resolves `train` against the snapshot of `reader` and admits the job. `others` holds one reader for each other
-    /// dataset of a mixture. Requests that differ only in rank and lane share one job as long as one of them holds it.
+    /// dataset of a mixture. Requests of one tenant that differ only in rank and lane share one job as long as one of them holds it.
     ///
     /// # Errors
     /// Returns the errors of [`Job::resolve`], [`Self::count`] and [`Self::admit`].
@@ -203,7 +202,9 @@ impl Loader {
         Dimensions::of(&train)?;
         let train = v1::Train { rank: None, lane: None, ..train };
         let readers: Vec<Reader> = std::iter::once(&reader).chain(&others).cloned().collect();
-        self.jobs.get_or_resolve(&train, &readers, || self.resolve(train.clone(), reader, others)).await
+        self.jobs
+            .get_or_resolve(self.tenant, &train, &readers, || self.resolve(train.clone(), reader, others))
+            .await
     }
 
     async fn resolve(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {

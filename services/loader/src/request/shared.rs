@@ -10,9 +10,9 @@ use forebay_storage::Reader;
 use parking_lot::Mutex;
 
 use super::job::Job;
-use crate::Error;
+use crate::{Error, Tenant};
 
-/// Jobs that are in use, by request. Cheap to clone; clones share the jobs.
+/// Jobs that are in use, by tenant and request. Cheap to clone; clones share the jobs.
 #[derive(Clone, Default)]
 pub(crate) struct SharedJobs {
     known: Arc<Mutex<HashMap<Vec<u8>, Arc<Slot>>>>,
@@ -22,7 +22,7 @@ pub(crate) struct SharedJobs {
 type Slot = tokio::sync::Mutex<Weak<Job>>;
 
 impl SharedJobs {
-    /// Returns the job for `train`, which names no rank and no lane, and for the snapshots of `readers`. If no such job is
+    /// Returns the job of `tenant` for `train`, which names no rank and no lane, and for the snapshots of `readers`. If no such job is
     /// in use, calls `resolve` to create it. If that call fails or is cancelled, the next waiting caller calls its own
     /// `resolve`.
     ///
@@ -30,6 +30,7 @@ impl SharedJobs {
     /// Errors of `resolve`.
     pub(crate) async fn get_or_resolve<F>(
         &self,
+        tenant: Tenant,
         train: &v1::Train,
         readers: &[Reader],
         resolve: impl FnOnce() -> F,
@@ -37,7 +38,8 @@ impl SharedJobs {
     where
         F: Future<Output = Result<Job, Error>>,
     {
-        let mut key = Encoding::Protobuf.encode(train);
+        let mut key = tenant.id().to_le_bytes().to_vec();
+        key.extend(Encoding::Protobuf.encode(train));
         for reader in readers {
             key.extend_from_slice(reader.snapshot().id().as_bytes());
         }

@@ -2,11 +2,11 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use forebay_loader::{Config, Loader, Pool, Tenant};
+use forebay_loader::{Config, Loader, Pool, Scheduling, Tenant};
 use forebay_proto::v1::Train;
 use parking_lot::Mutex;
 
-use crate::fixture::{drain, numbered, reader, store};
+use crate::fixture::{digests, drain, numbered, reader, store};
 
 /// Streams of one tenant.
 const STREAMS: usize = 4;
@@ -43,6 +43,24 @@ async fn two_tenants_of_weights_3_and_1_that_want_everything_get_rows_3_to_1() {
     let ratio = heavy as f64 / light as f64;
     assert!((2.7..3.3).contains(&ratio), "{heavy} and {light} rows: {ratio}");
     assert!(heavy + light > 150_000, "{heavy} and {light} rows: the thread was idle");
+}
+
+#[tokio::test]
+async fn tenants_that_send_the_same_ticket_have_a_job_each_and_get_the_same_batches() {
+    let reader = reader(store(&[numbered(0..4000)], 1000).await).await;
+    let loader = Loader::new(1 << 30, Config::default(), Pool::new(2, Scheduling::Normal).unwrap());
+    let train = Train { batch_size: 10, epochs: Some(1), ..Train::default() };
+    let mut of = Vec::new();
+    for tenant in [1, 1, 2] {
+        let loader = loader.of_tenant(Tenant::new(tenant, NonZeroU32::MIN));
+        let job = loader.job(train.clone(), reader.clone(), Vec::new()).await.unwrap();
+        let batches = digests(loader.batches(Arc::clone(&job), 0, 0)).await.unwrap();
+        of.push((job, batches));
+    }
+    assert!(Arc::ptr_eq(&of[0].0, &of[1].0), "a tenant shares its job");
+    // Otherwise the streams of the second tenant would wait for memory and decoding in the turn of the first one.
+    assert!(!Arc::ptr_eq(&of[0].0, &of[2].0), "another tenant has a job of its own");
+    assert!(of.iter().all(|(_, batches)| *batches == of[0].1));
 }
 
 #[tokio::test(start_paused = true)]
