@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, task::JoinSet};
 
 use super::calls::get_json;
 
-/// Number of concurrent requests of a caller.
+/// Number of concurrent requests of each attacking client, over all its connections.
 const REQUESTS: usize = 200;
 /// Time until a connection is opened again. It is shorter than `limits.receive_timeout`.
 const HELD: Duration = Duration::from_secs(5);
@@ -28,7 +28,8 @@ const QUEUE_KEYS: i64 = 200;
 /// Name of the queue of the servers.
 pub(super) const QUEUE: &str = "ranker";
 
-/// Time after which a connection has as many requests as the server accepts at once.
+/// Time to wait until a connection can send another request. After it, the connection is assumed to have reached the limit of the server,
+/// and another one is opened.
 const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 /// Time to wait for the head of an answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -70,7 +71,7 @@ impl Sent {
     }
 }
 
-/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets .
+/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets.
 pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
     let dataset = train.dataset.clone();
     let keys = v1::KeyColumn { name: "id".into(), integers: (0..KEYS).collect(), ..v1::KeyColumn::default() };
@@ -115,8 +116,8 @@ pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -
     send(address, token, &kinds).await
 }
 
-/// Sends requests of each kind in turn over as many connections as the server needs to accept them, and keeps the connections without
-/// reading the answers.
+/// Sends requests of each kind in turn, and opens another connection whenever the server accepts no more requests on the last one. Keeps
+/// the connections open without reading the answers.
 async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Result<()> {
     let (mut connections, mut answers) = (JoinSet::new(), Vec::new());
     let mut unsent = kinds.iter().cycle().take(REQUESTS).peekable();

@@ -188,7 +188,8 @@ impl Loader {
     }
 
     /// Resolves `train` against the snapshot of `reader` and admits the job. `others` holds one reader for each other
-    /// dataset of a mixture. Requests of one tenant that differ only in rank and lane share one job as long as one of them holds it.
+    /// dataset of a mixture. Requests of one tenant that differ only in rank and lane share a job while at
+    /// least one of their streams uses it.
     ///
     /// # Errors
     /// Returns the errors of [`Job::resolve`], [`Self::count`] and [`Self::admit`].

@@ -157,8 +157,8 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes of all requests of a connection that a client may send before the server reads them.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
-/// Largest number of concurrent requests per connection to the HTTP port. A probe waits behind all requests that arrived before it, so
-/// that a client must not be able to send hundreds at once.
+/// Largest number of concurrent requests per connection to the HTTP port. A health probe waits behind all requests that arrived before it. A
+/// client must therefore not be able to send hundreds at once.
 const MAX_HTTP_REQUESTS: u32 = 32;
 
 fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {

@@ -75,8 +75,8 @@ pub struct Settings {
     /// Number of threads that perform network I/O, at least 1. Default: one per core, at most 8.
     pub io_threads: usize,
     /// Maximum number of threads for blocking calls, such as reads of the disk cache, at least 1; further calls queue. A quarter of them
-    /// read the disk cache. Calls to local file systems use other threads (`storage.concurrent_file_system_calls`), and
-    /// lookups of host names up to 64 more. Default: 64.
+    /// read the disk cache. Calls to local file systems use other threads (`storage.concurrent_file_system_calls`). Lookups
+    /// of host names use up to 64 additional threads. Default: 64.
     pub blocking_threads: usize,
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
@@ -206,7 +206,7 @@ pub struct Limits {
     /// send them to newly started servers. Default: unlimited.
     #[serde(with = "humantime_serde")]
     pub max_connection_age: Option<Duration>,
-    /// Maximum number of concurrent calls per connection; on the HTTP port at most 32. Default: 256.
+    /// Maximum number of concurrent calls per connection. The HTTP port never accepts more than 32. Default: 256.
     pub max_calls_per_connection: u32,
     /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
     pub max_events: usize,

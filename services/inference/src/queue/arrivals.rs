@@ -1,4 +1,5 @@
-//! Arrival rates of requests: that of this moment, for the decision to wait, and the mean of some seconds, for autoscalers.
+//! Arrival rates of requests: the current rate, by which a batch waits for more requests, and the mean of the last seconds, for
+//! autoscalers.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -11,7 +12,8 @@ use super::Time;
 pub(super) struct Arrivals {
     times: VecDeque<Time>,
     first: Option<Time>,
-    /// A second and the number of its arrivals, for each of the last [`MEAN_SECONDS`](Self::MEAN_SECONDS) with arrivals.
+    /// Pairs of a second and its number of arrivals: the current second, and those of the last [`MEAN_SECONDS`](Self::MEAN_SECONDS) that
+    /// had arrivals.
     seconds: VecDeque<(u64, u64)>,
 }
 
@@ -20,8 +22,8 @@ impl Arrivals {
     /// the lower rate of the two counts.
     const SPANS: [usize; 2] = [4, 32];
 
-    /// Number of whole seconds of the mean rate, in addition to the current one. Requests that arrive at random make the rate of
-    /// a few arrivals differ from the mean by a third.
+    /// Number of whole seconds of the mean rate, in addition to the current one. If requests arrive at
+    /// random times, the rate of only a few of them often differs from the mean by a third.
     const MEAN_SECONDS: u64 = 10;
 
     pub(super) fn record(&mut self, now: Time) {
@@ -55,8 +57,8 @@ impl Arrivals {
         self.spans().map(rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Mean number of arrivals per second since the begin of the second ten seconds ago, or since the first arrival, but over at least
-    /// one second.
+    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. If the first arrival is more
+    /// recent, the mean begins at that arrival, but covers at least one second.
     pub(super) fn mean_rate(&self, now: Time) -> f64 {
         let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
         let counted = self.seconds.iter().filter(|(second, _)| *second >= begin);

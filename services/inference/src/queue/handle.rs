@@ -165,8 +165,8 @@ impl<P: Clone, R> Queue<P, R> {
         Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
     }
 
-    /// Returns the number of workers that the arrivals of about the last ten seconds would keep busy with batches of the maximum size, also
-    /// without workers. `None` before the first computed batch.
+    /// Returns the number of workers that requests at the mean rate of about the last ten seconds would keep busy with batches of the
+    /// maximum size, even if no worker is connected. `None` before the first computed batch.
     pub fn demand(&self) -> Option<f64> {
         let state = self.shared.state.lock();
         let (config, now) = (state.batcher.config(), self.shared.now());

@@ -58,7 +58,7 @@ async fn tenants_that_send_the_same_ticket_have_a_job_each_and_get_the_same_batc
         of.push((job, batches));
     }
     assert!(Arc::ptr_eq(&of[0].0, &of[1].0), "a tenant shares its job");
-    // Otherwise the streams of the second tenant would wait for memory and decoding in the turn of the first one.
+    // If they shared a job, the streams of the second tenant would be scheduled and charged as those of the first one.
     assert!(!Arc::ptr_eq(&of[0].0, &of[2].0), "another tenant has a job of its own");
     assert!(of.iter().all(|(_, batches)| *batches == of[0].1));
 }

@@ -196,7 +196,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_queue_overdue_workers" [QUEUE] absent "without queues":
             "Workers with a batch that takes more than ten times its predicted time and more than one second. They receive no batches until they reply.";
         Gauge "forebay_queue_demand_workers" [QUEUE] absent "before the first computed batch":
-            "Number of workers that the requests of the last 10 s, including refused ones, would keep busy with batches of the maximum size.";
+            "Number of workers that requests at the mean rate of the last 10 s, including refused ones, would keep busy with batches of the maximum size.";
         Counter "forebay_queue_overdue_total" [QUEUE] absent "before the first overdue worker":
             "Number of times a worker became overdue.";
         Counter "forebay_queue_requests_total" [QUEUE, REQUEST_OUTCOME]

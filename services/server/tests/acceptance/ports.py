@@ -11,9 +11,9 @@ GIVEN: set[int] = set()
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that no program uses, each at most once.
+    """Returns a port of 127.0.0.1 that no program uses, and never the same one twice.
 
-    The system assigns its own ports (port 0, the near end of a connection) from another range, so that it can't assign
+    The system assigns ephemeral ports, for port 0 and for outgoing connections, from another range. It therefore can't assign
     this one before the server binds it.
     """
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: connections that were closed a moment ago don't count.
+        # As in servers: a port counts as free if only closed connections still use it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

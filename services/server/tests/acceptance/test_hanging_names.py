@@ -1,4 +1,4 @@
-"""Name servers that hang stop the stores that are addressed by name, and nothing else."""
+"""If name servers hang, only the stores that are addressed by name are affected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATASETS = 20
 NAME = "localhost"
 
 
-def test_twenty_datasets_whose_name_servers_hang_stop_no_local_dataset(hangs: Hangs, tmp_path: Path) -> None:  # noqa: F811
+def test_local_datasets_are_read_while_the_name_servers_of_twenty_others_hang(hangs: Hangs, tmp_path: Path) -> None:  # noqa: F811
     hanging = hangs.folder(tmp_path / "unused")
     with s3_server(tmp_path / "s3.log") as endpoint:
         bucket = make_bucket(endpoint, "hangs")
@@ -22,7 +22,7 @@ def test_twenty_datasets_whose_name_servers_hang_stop_no_local_dataset(hangs: Ha
         for name in stored:
             bucket.upload_folder(hangs.datasets["mine"], name)
         hangs.datasets = {"local": hangs.datasets["others"], **{name: bucket.url(name) for name in stored}}
-        # Without connections that are kept, each request looks up the name.
+        # No idle connections are kept, so that each request looks up the name.
         env = {
             **bucket.environment,
             "AWS_ENDPOINT": endpoint.replace("127.0.0.1", NAME),

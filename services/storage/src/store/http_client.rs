@@ -15,7 +15,7 @@ use reqwest::{Certificate, ClientBuilder, NoProxy, Proxy};
 
 use super::names::Names;
 
-/// Lookups of the process: they use the resolver of the system, which clients share.
+/// Lookups of host names, shared by all clients of the process, which also share the resolver of the system.
 static NAMES: LazyLock<Arc<Names>> = LazyLock::new(Arc::default);
 
 /// Connector whose clients share the running lookups of host names.
@@ -33,8 +33,8 @@ impl HttpConnector for NamedConnector {
 /// Method of `ClientBuilder` that sets a time.
 type SetTime = fn(ClientBuilder, Duration) -> ClientBuilder;
 
-/// Applies all options that can be set by a key, as `object_store` does. The options without a key, which are certificates and headers,
-/// are never set.
+/// Applies all options that have a key, as `object_store` does. The options without one, certificates and headers, are not supported,
+/// because the server never sets them.
 fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
     let text = |key: Key| options.get_config_value(&key);
     let duration = |key: Key| {
@@ -100,10 +100,10 @@ fn parsed<T: FromStr<Err: Display>>(options: &ClientOptions, key: Key) -> object
 
 /// Error for an option with an invalid value.
 fn wrong(key: Key, value: &str, reason: &dyn Display) -> object_store::Error {
-    error(format!("the option '{}' of the store's client is '{value}': {reason}", key.as_ref()))
+    error(format!("invalid value '{value}' of the store client option '{}': {reason}", key.as_ref()))
 }
 
-/// Error for options of which `reqwest` makes no client.
+/// Error for options from which `reqwest` can't build a client.
 fn invalid(reason: &reqwest::Error) -> object_store::Error {
     error(format!("the options of the store's client are invalid: {reason}"))
 }

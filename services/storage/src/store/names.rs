@@ -110,7 +110,7 @@ mod tests {
         }
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         let later = names.lookup("store", |_| Ok([address(3)].into())).await.expect("an address");
-        assert_eq!(*later, [address(3)], "a lookup that has ended is not repeated");
+        assert_eq!(*later, [address(3)], "a request after the end of a lookup must start a new one");
     }
 
     #[tokio::test]
