@@ -99,6 +99,7 @@ impl Attack {
                 _ => {
                     let concurrent = match self.kind {
                         Kind::UnreadStreams | Kind::GreedyStreams => STREAMS,
+                        Kind::UnreadLists => CALLS * unread::HTTP_CONNECTIONS,
                         _ => CALLS,
                     };
                     for number in 0..concurrent {

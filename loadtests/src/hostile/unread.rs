@@ -11,12 +11,16 @@ use forebay_proto::{
 use http::{HeaderValue, Method, Request, header::AUTHORIZATION};
 use prost::Message;
 use serde_json::json;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::net::TcpStream;
 
 use super::calls::get_json;
 
-/// Number of concurrent requests of each attacking client, over all its connections.
-const REQUESTS: usize = 200;
+/// Number of concurrent requests over a connection to the gRPC port.
+const CALLS: usize = 200;
+/// Number of concurrent requests over a connection to the HTTP port: what the server accepts.
+const HTTP_REQUESTS: usize = 32;
+/// Number of connections to the HTTP port that have as many concurrent requests as one to the gRPC port.
+pub(super) const HTTP_CONNECTIONS: usize = CALLS.div_ceil(HTTP_REQUESTS);
 /// Time until a connection is opened again. It is shorter than `limits.receive_timeout`.
 const HELD: Duration = Duration::from_secs(5);
 /// Window of the client for each answer. With one byte, the server passes each answer to the transport.
@@ -28,9 +32,6 @@ const QUEUE_KEYS: i64 = 200;
 /// Name of the queue of the servers.
 pub(super) const QUEUE: &str = "ranker";
 
-/// Time to wait until a connection can send another request. After it, the connection is assumed to have reached the limit of the server,
-/// and another one is opened.
-const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 /// Time to wait for the head of an answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// gRPC codes of requests that can never be answered: INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED.
@@ -71,7 +72,7 @@ impl Sent {
     }
 }
 
-/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets.
+/// Sends lookups, requests to a queue, and requests for plans, schemas and the list of datasets over one connection.
 pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
     let dataset = train.dataset.clone();
     let keys = v1::KeyColumn { name: "id".into(), integers: (0..KEYS).collect(), ..v1::KeyColumn::default() };
@@ -97,10 +98,10 @@ pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train)
         Sent::call(&format!("{flight}/ListFlights"), &arrow_flight::Criteria::default()),
         Sent::call("/inference.GRPCInferenceService/ModelInfer", &infer),
     ];
-    send(address, token, &kinds).await
+    send(address, token, kinds.iter().cycle().take(CALLS)).await
 }
 
-/// Sends requests for jobs, datasets, sessions and an explanation to the HTTP port.
+/// Sends requests for jobs, datasets, sessions and an explanation over one connection to the HTTP port.
 pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -> anyhow::Result<()> {
     let datasets = get_json(address, "/api/v1/datasets", token).await?;
     let snapshot = &datasets["datasets"][0]["snapshot"];
@@ -113,34 +114,35 @@ pub(super) async fn lists(address: SocketAddr, token: &str, train: &v1::Train) -
     let lists = ["jobs", "datasets", "sessions", "events"];
     let kinds: Vec<_> =
         lists.iter().map(|list| Sent::get(&format!("/api/v1/{list}"))).chain([explain]).collect();
-    send(address, token, &kinds).await
+    send(address, token, kinds.iter().cycle().take(HTTP_REQUESTS)).await
 }
 
-/// Sends requests of each kind in turn, and opens another connection whenever the server accepts no more requests on the last one. Keeps
-/// the connections open without reading the answers.
-async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Result<()> {
-    let (mut connections, mut answers) = (JoinSet::new(), Vec::new());
-    let mut unsent = kinds.iter().cycle().take(REQUESTS).peekable();
-    while unsent.peek().is_some() {
-        let stream = TcpStream::connect(address).await?;
-        let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
-        let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
-        connections.spawn(connection);
-        while unsent.peek().is_some() {
-            let Ok(ready) = tokio::time::timeout(SEND_TIMEOUT, client.ready()).await else { break };
-            client = ready?;
-            let Some(sent) = unsent.next() else { break };
-            let request = sent.request(address, token)?;
-            let (answer, mut sender) = client.send_request(request, sent.body.is_empty())?;
-            if !sent.body.is_empty() {
-                sender.send_data(sent.body.clone(), true)?;
-            }
-            answers.push((sent, answer));
+/// Sends `requests` over one connection, and keeps it without reading the answers.
+async fn send(address: SocketAddr, token: &str, requests: impl Iterator<Item = &Sent>) -> anyhow::Result<()> {
+    let stream = TcpStream::connect(address).await?;
+    let builder = h2::client::Builder::new().initial_window_size(WINDOW_BYTES).clone();
+    let (mut client, connection) = builder.handshake::<_, Bytes>(stream).await?;
+    let connection = tokio::spawn(connection);
+    let mut answers = Vec::new();
+    for sent in requests {
+        let request = sent.request(address, token)?;
+        let (answer, mut sender) = client.send_request(request, sent.body.is_empty())?;
+        if !sent.body.is_empty() {
+            sender.send_data(sent.body.clone(), true)?;
         }
+        answers.push((sent, answer));
     }
     // The heads of answers arrive although their bodies do not. Those of gRPC contain the status only if the call has failed.
     for (sent, answer) in answers {
-        let Ok(Ok(answer)) = tokio::time::timeout(HEAD_TIMEOUT, answer).await else { continue };
+        let answer = match tokio::time::timeout(HEAD_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) if error.reason() == Some(h2::Reason::REFUSED_STREAM) => {
+                let message = "the server accepts fewer requests per connection".to_owned();
+                return Err(forebay_client::Error::Request(message).into());
+            }
+            // The answer waits for its turn, or the server has closed the connection.
+            Ok(Err(_)) | Err(_) => continue,
+        };
         let code = answer.headers().get("grpc-status").map_or(Ok("0"), HeaderValue::to_str)?;
         let is_invalid =
             INVALID.contains(&code) || (answer.status().is_client_error() && answer.status() != 429);
@@ -150,7 +152,7 @@ async fn send(address: SocketAddr, token: &str, kinds: &[Sent]) -> anyhow::Resul
             return Err(forebay_client::Error::Request(message).into());
         }
     }
-    // The server closes a connection earlier if it has no room for the answers.
-    drop(tokio::time::timeout(HELD, connections.join_next()).await);
+    // The server closes the connection earlier if it has no room for the answers.
+    drop(tokio::time::timeout(HELD, connection).await);
     Ok(())
 }

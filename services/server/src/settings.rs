@@ -76,7 +76,7 @@ pub struct Settings {
     pub io_threads: usize,
     /// Maximum number of threads for blocking calls, such as reads of the disk cache, at least 1; further calls queue. A quarter of them
     /// read the disk cache. Calls to local file systems use other threads (`storage.concurrent_file_system_calls`). Lookups
-    /// of host names use up to 64 additional threads. Default: 64.
+    /// of host names use up to 256 additional threads. Default: 64.
     pub blocking_threads: usize,
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]

@@ -11,7 +11,8 @@ use super::Time;
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     times: VecDeque<Time>,
-    first: Option<Time>,
+    /// Time of the first arrival after a pause of at least [`MEAN_SECONDS`](Self::MEAN_SECONDS).
+    first: Time,
     /// Pairs of a second and its number of arrivals: the current second, and those of the last [`MEAN_SECONDS`](Self::MEAN_SECONDS) that
     /// had arrivals.
     seconds: VecDeque<(u64, u64)>,
@@ -28,14 +29,14 @@ impl Arrivals {
 
     pub(super) fn record(&mut self, now: Time) {
         let second = now.as_secs();
+        self.seconds.retain(|(old, _)| old + Self::MEAN_SECONDS >= second);
+        if self.seconds.is_empty() {
+            self.first = now;
+        }
         match self.seconds.back_mut() {
             Some((last, count)) if *last == second => *count += 1,
             _ => self.seconds.push_back((second, 1)),
         }
-        while self.seconds.front().is_some_and(|(old, _)| old + Self::MEAN_SECONDS < second) {
-            self.seconds.pop_front();
-        }
-        self.first.get_or_insert(now);
         if self.times.len() == Self::SPANS[1] {
             self.times.pop_front();
         }
@@ -57,13 +58,13 @@ impl Arrivals {
         self.spans().map(rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. If the first arrival is more
-    /// recent, the mean begins at that arrival, but covers at least one second.
+    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. After a pause of
+    /// that length, the mean begins at the first arrival, but covers at least one second.
     pub(super) fn mean_rate(&self, now: Time) -> f64 {
         let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
         let counted = self.seconds.iter().filter(|(second, _)| *second >= begin);
         let count: u64 = counted.map(|(_, count)| count).sum();
-        let since = Time::from_secs(begin).max(self.first.unwrap_or(now));
+        let since = Time::from_secs(begin).max(self.first);
         count as f64 / now.saturating_sub(since).as_secs_f64().max(1.0)
     }
 
@@ -115,6 +116,17 @@ mod tests {
         let rates: Vec<_> = (0..13).map(|later| arrivals.mean_rate(now + Time::from_secs(later))).collect();
         assert!(rates.is_sorted_by(|rate, later| rate >= later), "{rates:?}");
         assert!(rates[9] > 0.0 && rates[11] == 0.0, "{rates:?}");
+    }
+
+    #[test]
+    fn the_mean_rate_after_a_pause_does_not_include_the_pause() {
+        let (mut arrivals, end) = at_random(100.0, 30);
+        let begin = end + Time::from_secs(60);
+        for number in 0..200 {
+            arrivals.record(begin + Time::from_millis(10 * number));
+        }
+        let rate = arrivals.mean_rate(begin + Time::from_secs(2));
+        assert!((99.0..101.0).contains(&rate), "{rate}");
     }
 
     #[test]

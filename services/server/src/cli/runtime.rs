@@ -2,14 +2,14 @@
 
 use anyhow::Context;
 
-/// Number of blocking threads for lookups of host names, which hang if the name servers do not answer. All requests that look up one
-/// name share a lookup.
-const NAME_LOOKUPS: usize = 64;
+/// Number of blocking threads for lookups of host names, which hang if the name servers do not answer. Stores use at most 64 of them. The
+/// others are for members and traces.
+const NAME_LOOKUPS: usize = 256;
 
 /// Builds the runtime, which runs everything except CPU work.
 ///
-/// Calls to local file systems and lookups of host names can hang. Each kind has a limit and as many threads in addition to
-/// `blocking_threads`, so that a kind that hangs takes no thread of another. Threads are started when they are needed.
+/// Calls to local file systems and lookups of host names can hang. Each kind has threads in addition to `blocking_threads`. Calls to
+/// local file systems and lookups for stores never use more than those. Threads are started when they are needed.
 pub(super) fn runtime(
     io_threads: usize,
     blocking_threads: usize,

@@ -6,22 +6,34 @@ import random
 import socket
 from pathlib import Path
 
-FIRST = 10_000
+FIRST, END = 10_000, 65_536
+# Fewer ports could all be in use.
+ENOUGH = 1_000
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 GIVEN: set[int] = set()
 
 
 def free_port() -> int:
     """Returns a port of 127.0.0.1 that no program uses, and never the same one twice.
 
-    The system assigns ephemeral ports, for port 0 and for outgoing connections, from another range. It therefore can't assign
-    this one before the server binds it.
+    The system assigns ephemeral ports, for port 0 and for outgoing connections, from another range where that is possible. It
+    then can't assign this one before the server binds it.
     """
-    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = random.randrange(FIRST, end)
+        port = random.choice(_range())
         if port not in GIVEN and _is_free(port):
             GIVEN.add(port)
             return port
+
+
+def _range() -> range:
+    """The ports that the system does not assign. If they are few or unknown, all ports."""
+    try:
+        first, last = map(int, EPHEMERAL.read_text().split())
+    except OSError:
+        first = last = 0
+    outside = max(range(FIRST, first), range(last + 1, END), key=len)
+    return outside if len(outside) >= ENOUGH else range(FIRST, END)
 
 
 def _is_free(port: int) -> bool:

@@ -1,4 +1,5 @@
-//! HTTP clients of stores. They differ from those of `object_store` only in how they look up host names.
+//! HTTP clients of stores. They have the options of those of `object_store`, but share lookups of host names, and name Forebay as their
+//! user agent unless one is set.
 
 use std::{
     fmt::Display,
@@ -13,10 +14,10 @@ use object_store::{
 };
 use reqwest::{Certificate, ClientBuilder, NoProxy, Proxy};
 
-use super::names::Names;
+use super::names::{Names, Resolver};
 
 /// Lookups of host names, shared by all clients of the process, which also share the resolver of the system.
-static NAMES: LazyLock<Arc<Names>> = LazyLock::new(Arc::default);
+static NAMES: LazyLock<Names> = LazyLock::new(Names::default);
 
 /// Connector whose clients share the running lookups of host names.
 #[derive(Debug)]
@@ -24,8 +25,7 @@ pub(crate) struct NamedConnector;
 
 impl HttpConnector for NamedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client =
-            builder(options)?.dns_resolver(Arc::clone(&NAMES)).build().map_err(|error| invalid(&error))?;
+        let client = builder(options)?.build().map_err(|error| invalid(&error))?;
         Ok(HttpClient::new(client))
     }
 }
@@ -44,7 +44,7 @@ fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
     };
     let is_set = |key: Key| match text(key).unwrap_or_default().to_ascii_lowercase().as_str() {
         "1" | "true" | "on" | "yes" | "y" => Ok(true),
-        "" | "0" | "false" | "off" | "no" | "n" => Ok(false),
+        "0" | "false" | "off" | "no" | "n" => Ok(false),
         other => Err(wrong(key, other, &"expected true or false")),
     };
 
@@ -90,7 +90,8 @@ fn builder(options: &ClientOptions) -> object_store::Result<ClientBuilder> {
     if is_set(Key::AllowInvalidCertificates)? {
         builder = builder.danger_accept_invalid_certs(true);
     }
-    Ok(builder.https_only(!is_set(Key::AllowHttp)?))
+    let resolver = Resolver { names: &NAMES, randomizes: is_set(Key::RandomizeAddresses)? };
+    Ok(builder.https_only(!is_set(Key::AllowHttp)?).dns_resolver(Arc::new(resolver)))
 }
 
 fn parsed<T: FromStr<Err: Display>>(options: &ClientOptions, key: Key) -> object_store::Result<Option<T>> {
@@ -124,14 +125,33 @@ mod tests {
     #[test]
     fn options_change_the_client() {
         let default = format!("{:?}", builder(&ClientOptions::new()).expect("the default options are valid"));
-        for (key, value) in [
-            (Key::ConnectTimeout, "1 s"),
-            (Key::Http1Only, "false"),
-            (Key::ProxyUrl, "http://proxy:3128"),
-            (Key::Timeout, "7 s"),
-            (Key::UserAgent, "mine/1"),
+        for (key, value, shown) in [
+            (Key::AllowInvalidCertificates, "true", "danger_accept_invalid_certs: true"),
+            (Key::ConnectTimeout, "1 s", "connect_timeout: 1s"),
+            (Key::Http2Only, "yes", "http2_prior_knowledge: true"),
+            (Key::ProxyUrl, "http://proxy:3128", "proxy:3128"),
+            (Key::Timeout, "7 s", " timeout: 7s"),
+            (Key::UserAgent, "mine/1", "mine/1"),
         ] {
-            assert_ne!(with(key, value).expect("the option is valid"), default, "{key:?} has no effect");
+            let changed = with(key, value).expect("the option is valid");
+            assert!(changed.contains(shown) && !default.contains(shown), "{key:?}: {changed}");
+        }
+        assert!(default.contains("http1_only: true"), "{default}");
+        assert!(!with(Key::Http1Only, "false").expect("the option is valid").contains("http1_only"));
+    }
+
+    #[tokio::test]
+    async fn requests_without_encryption_are_refused_unless_they_are_allowed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        drop(listener);
+        for (value, reason) in [("false", "BadScheme"), ("true", "error sending request")] {
+            let options = ClientOptions::new().with_config(Key::AllowHttp, value);
+            let client =
+                builder(&options).and_then(|builder| builder.build().map_err(|error| invalid(&error)));
+            let error = client.expect("the options are valid").get(&url).send().await.expect_err("no server");
+            let reasons = format!("{error} {:?}", std::error::Error::source(&error));
+            assert!(reasons.contains(reason), "{value}: {reasons}");
         }
     }
 
@@ -149,6 +169,7 @@ mod tests {
             Key::Http2Only,
             Key::PoolIdleTimeout,
             Key::PoolMaxIdlePerHost,
+            Key::RandomizeAddresses,
             Key::Timeout,
         ] {
             let error = with(key, "perhaps").expect_err("neither a number nor a time nor true nor false");

@@ -6,8 +6,9 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{
@@ -16,15 +17,23 @@ use futures::{
 };
 use parking_lot::Mutex;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::{sync::Semaphore, time::Instant};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Maximum number of concurrent lookups, each of which blocks a thread.
+const MAX_LOOKUPS: usize = 64;
+/// Age at which a lookup is no longer shared, so that one that never ends does not make its host unreachable.
+const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// Looks up host names with the resolver of the system, which blocks a thread for each lookup.
 ///
 /// Requests that look up a name at the same time share one lookup. If the name servers do not answer, the lookups therefore block
 /// one thread per name, and not one per connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Names {
-    running: Arc<Mutex<HashMap<String, Lookup>>>,
-    looked_up: AtomicUsize,
+    running: Mutex<HashMap<String, (Instant, Lookup)>>,
+    permits: Arc<Semaphore>,
+    resolved: AtomicU64,
 }
 
 type Lookup = Shared<BoxFuture<'static, Result<Arc<[SocketAddr]>, LookupError>>>;
@@ -40,37 +49,64 @@ impl From<io::Error> for LookupError {
     }
 }
 
+impl Default for Names {
+    fn default() -> Self {
+        let permits = Arc::new(Semaphore::new(MAX_LOOKUPS));
+        Self { running: Mutex::default(), permits, resolved: AtomicU64::default() }
+    }
+}
+
 impl Names {
-    /// Returns the running lookup of `name`, or starts one.
+    /// Returns the running lookup of `name`, or a new one. A lookup only runs while a request waits for it.
     fn lookup(
         &self,
         name: &str,
         look_up: impl FnOnce(&str) -> io::Result<Arc<[SocketAddr]>> + Send + 'static,
     ) -> Lookup {
+        let is_shared =
+            |(begun, lookup): &(Instant, Lookup)| lookup.peek().is_none() && begun.elapsed() < MAX_AGE;
         let mut running = self.running.lock();
-        if let Some(lookup) = running.get(name) {
+        running.retain(|_, entry| is_shared(entry));
+        if let Some((_, lookup)) = running.get(name) {
             return lookup.clone();
         }
-        let (key, names) = (name.to_owned(), Arc::clone(&self.running));
-        let blocking = tokio::task::spawn_blocking(move || {
-            let found = look_up(&key);
-            names.lock().remove(&key);
-            found
-        });
-        let lookup = async { Ok(blocking.await.map_err(io::Error::from)??) }.boxed().shared();
-        running.insert(name.to_owned(), lookup.clone());
+        let (key, permits) = (name.to_owned(), Arc::clone(&self.permits));
+        let lookup = async move {
+            let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
+            let blocking = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                look_up(&key)
+            });
+            Ok(blocking.await.map_err(io::Error::from)??)
+        };
+        let lookup = lookup.boxed().shared();
+        running.insert(name.to_owned(), (Instant::now(), lookup.clone()));
         lookup
+    }
+
+    /// Returns the address with which the next connection begins, of `addresses` addresses: any of them, so that all servers of a
+    /// store are used.
+    fn first(&self, addresses: usize) -> usize {
+        let random = xxh3_64(&self.resolved.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        random.checked_rem(addresses as u64).unwrap_or_default() as usize
     }
 }
 
-impl Resolve for Names {
+/// Resolver of the HTTP client of one store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resolver {
+    pub(super) names: &'static Names,
+    /// True if connections are to be spread over all addresses of a host.
+    pub(super) randomizes: bool,
+}
+
+impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let lookup = self.lookup(name.as_str(), |name| Ok((name, 0).to_socket_addrs()?.collect()));
-        let turn = self.looked_up.fetch_add(1, Ordering::Relaxed);
+        let lookup = self.names.lookup(name.as_str(), |name| Ok((name, 0).to_socket_addrs()?.collect()));
+        let Self { names, randomizes } = *self;
         async move {
             let addresses = lookup.await?;
-            // Each connection begins with another address, so that all servers of a store are used.
-            let first = turn.checked_rem(addresses.len()).unwrap_or_default();
+            let first = if randomizes { names.first(addresses.len()) } else { 0 };
             let (before, after) = addresses.split_at(first);
             let addresses: Addrs = Box::new([after, before].concat().into_iter());
             Ok(addresses)
@@ -81,7 +117,7 @@ impl Resolve for Names {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, time::Duration};
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -89,26 +125,24 @@ mod tests {
         ([10, 0, 0, number], 0).into()
     }
 
+    fn unexpected(_: &str) -> io::Result<Arc<[SocketAddr]>> {
+        panic!("a second lookup of the name")
+    }
+
     #[tokio::test]
     async fn requests_for_a_name_that_is_being_looked_up_share_its_lookup() {
         let names = Names::default();
         let (answer, answers) = mpsc::channel();
-        let begun = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&begun);
-        let first = names.lookup("store", move |_| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            answers.recv().map_err(io::Error::other)
-        });
-        let others: Vec<_> =
-            (0..100).map(|_| names.lookup("store", |_| panic!("a second lookup of the name"))).collect();
+        let first = names.lookup("store", move |_| answers.recv().map_err(io::Error::other));
+        let first = tokio::spawn(first);
+        let others: Vec<_> = (0..100).map(|_| names.lookup("store", unexpected)).collect();
         let other_name = names.lookup("other", |_| Ok([address(2)].into())).await.expect("an address");
         assert_eq!(*other_name, [address(2)]);
         answer.send([address(1)].into()).expect("the lookup waits");
-        assert_eq!(*first.await.expect("an address"), [address(1)]);
+        assert_eq!(*first.await.expect("no panic").expect("an address"), [address(1)]);
         for lookup in others {
             assert_eq!(*lookup.await.expect("an address"), [address(1)]);
         }
-        assert_eq!(begun.load(Ordering::Relaxed), 1);
         let later = names.lookup("store", |_| Ok([address(3)].into())).await.expect("an address");
         assert_eq!(*later, [address(3)], "a request after the end of a lookup must start a new one");
     }
@@ -119,27 +153,66 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         let first = names.lookup("store", move |_| answers.recv().map_err(io::Error::other));
         assert!(tokio::time::timeout(Duration::from_millis(1), first).await.is_err(), "nothing was answered");
-        let second = names.lookup("store", |_| panic!("a second lookup of the name"));
+        let second = names.lookup("store", unexpected);
         answer.send([address(1)].into()).expect("the lookup waits");
         assert_eq!(*second.await.expect("an address"), [address(1)]);
     }
 
-    #[tokio::test]
-    async fn connections_begin_with_each_address_in_turn() {
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_never_ends_is_replaced_after_thirty_seconds() {
         let names = Names::default();
-        let mut first = Vec::new();
-        for _ in 0..4 {
-            let lookup = names.lookup("store", |_| Ok([address(1), address(2)].into()));
-            lookup.clone().await.expect("addresses");
-            // `resolve` shares the lookup that is registered.
-            names.running.lock().insert("store".into(), lookup);
-            let mut found = names.resolve("store".parse().expect("a name")).await.expect("addresses");
-            first.push((found.next(), found.next(), found.next()));
-            names.running.lock().clear();
+        let (_answer, answers) = mpsc::channel::<Arc<[SocketAddr]>>();
+        let hanging = tokio::spawn(names.lookup("store", move |_| answers.recv().map_err(io::Error::other)));
+        tokio::time::advance(MAX_AGE - Duration::from_secs(1)).await;
+        assert!(names.lookup("store", unexpected).now_or_never().is_none(), "it is shared");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let fresh = names.lookup("store", |_| Ok([address(1)].into())).await.expect("an address");
+        assert_eq!(*fresh, [address(1)]);
+        assert!(!hanging.is_finished());
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_panics_fails_its_requests_and_no_later_one() {
+        let names = Names::default();
+        names.lookup("store", |_| panic!("a fault of the resolver")).await.expect_err("no address");
+        let later = names.lookup("store", |_| Ok([address(1)].into())).await.expect("an address");
+        assert_eq!(*later, [address(1)]);
+    }
+
+    #[tokio::test]
+    async fn lookups_of_different_names_are_limited() {
+        let names = Names::default();
+        let mut answers = Vec::new();
+        let mut begin = |name: &str| {
+            let (answer, waits) = mpsc::channel::<Arc<[SocketAddr]>>();
+            answers.push(answer);
+            tokio::spawn(names.lookup(name, move |_| waits.recv().map_err(io::Error::other)))
+        };
+        let hanging: Vec<_> = (0..MAX_LOOKUPS).map(|number| begin(&number.to_string())).collect();
+        while names.permits.available_permits() > 0 {
+            tokio::task::yield_now().await;
         }
-        let (one, two) =
-            ((Some(address(1)), Some(address(2)), None), (Some(address(2)), Some(address(1)), None));
-        assert_eq!(first, [one, two, one, two]);
+        let (begun, begins) = mpsc::channel();
+        let next = tokio::spawn(names.lookup("next", move |_| {
+            begun.send(()).map_err(io::Error::other)?;
+            Ok([address(1)].into())
+        }));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        begins.try_recv().expect_err("there is no thread for it");
+        drop(answers);
+        assert_eq!(*next.await.expect("no panic").expect("an address"), [address(1)]);
+        for lookup in hanging {
+            lookup.await.expect("no panic").expect_err("no answer was sent");
+        }
+    }
+
+    #[test]
+    fn connections_begin_with_all_addresses_of_a_host() {
+        let names = Names::default();
+        let mut counts = [0; 3];
+        (0..3000).for_each(|_| counts[names.first(3)] += 1);
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+        assert_eq!(names.first(0), 0);
     }
 
     #[tokio::test]
