@@ -363,3 +363,6 @@ fn delivered(data_type: DataType) -> Result<DataType, Error> {
         other => other,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+use std::sync::Arc;
+
+use arrow_array::Int64Array;
+
+use super::*;
+
+fn schema() -> Schema {
+    Schema::new(vec![Field::new("x", DataType::Int64, true)])
+}
+
+fn rows(count: i64) -> RecordBatch {
+    let column = Int64Array::from_iter_values(0..count);
+    RecordBatch::try_new(Arc::new(schema()), vec![Arc::new(column)])
+        .expect("the column has the type of the schema")
+}
+
+#[test]
+fn the_cost_is_proportional_to_the_rows_and_at_least_a_value_per_row_and_node() {
+    let sum = Expression::column("x + 1 AS y", &schema()).expect("it is valid");
+    let cost = sum.cost(&rows(1000));
+    assert!(cost >= 3 * 1000, "{cost}");
+    // Except for a rounded number of bytes.
+    assert!(sum.cost(&rows(2000)).abs_diff(2 * cost) < 10, "{cost}");
+    // Memory of 40 bytes a row and more counts as much as ten nodes.
+    let text = Expression::column("CAST(x AS text) AS y", &schema()).expect("it is valid");
+    assert!(text.cost(&rows(1000)) >= 10 * 1000, "{}", text.cost(&rows(1000)));
+}
+
+#[test]
+fn operands_that_expansion_copies_count_once_per_copy() {
+    for (text, expected) in [
+        ("x", 1),
+        ("x + 1", 3),
+        ("abs(x)", 2),
+        // Copied twice.
+        ("x BETWEEN 1 AND 2", 2 * 3 + 1),
+        ("CASE WHEN x > 1 THEN x ELSE 0 END", 2 * 5 + 1),
+        ("coalesce(x, 1)", 2 * 2 + 1),
+        ("nullif(x, 1)", 2 * 2 + 1),
+        // A list of constants stays a list, and another one becomes a comparison per item.
+        ("x IN (1, 2, 3)", 4 + 1),
+        ("x IN (1, x, 3)", 4 * 4 + 1),
+    ] {
+        let planned = plan(text, &schema()).expect("it is valid");
+        assert_eq!(Expanded::of(&planned).nodes, expected, "{text}");
+    }
+}
