@@ -5,28 +5,31 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from launching import Launched, check_resumed
 from server import Server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def keras(server: Server, folder: Path) -> Launched:
+def keras(server: Server, folder: Path, backend: str) -> Launched:
     arguments = ["--url", server.location, "--folder", str(folder)]
-    return Launched([sys.executable, str(EXAMPLES / "train_keras.py"), *arguments], KERAS_BACKEND="torch")
+    return Launched([sys.executable, str(EXAMPLES / "train_keras.py"), *arguments], KERAS_BACKEND=backend)
 
 
 def xgboost(server: Server, folder: Path) -> Launched:
     return Launched([sys.executable, str(EXAMPLES / "train_xgboost.py"), "--url", server.location, "--folder", str(folder)])
 
 
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_a_killed_training_of_keras_resumes_from_its_checkpoint_within_an_epoch(
-    flights_server: Server, tmp_path: Path
+    flights_server: Server, tmp_path: Path, backend: str
 ) -> None:
-    whole = keras(flights_server, tmp_path / "a").all_lines()
+    whole = keras(flights_server, tmp_path / "a", backend).all_lines()
     assert len(whole) == 50
-    first = keras(flights_server, tmp_path / "b").lines_until(whole[28].partition("rows")[0])
-    check_resumed(whole, first, keras(flights_server, tmp_path / "b").all_lines(), 0)
+    first = keras(flights_server, tmp_path / "b", backend).lines_until(whole[28].partition("rows")[0])
+    check_resumed(whole, first, keras(flights_server, tmp_path / "b", backend).all_lines(), 0)
 
 
 def test_each_pass_of_xgboost_has_each_row_once_also_after_it_was_killed(flights_server: Server, tmp_path: Path) -> None:
