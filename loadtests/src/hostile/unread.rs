@@ -16,11 +16,11 @@ use tokio::net::TcpStream;
 use super::calls::get_json;
 
 /// Number of concurrent requests over a connection to the gRPC port.
-const CALLS: usize = 200;
+const GRPC_REQUESTS: usize = 200;
 /// Number of concurrent requests over a connection to the HTTP port: what the server accepts.
 const HTTP_REQUESTS: usize = 32;
-/// Number of connections to the HTTP port that have as many concurrent requests as one to the gRPC port.
-pub(super) const HTTP_CONNECTIONS: usize = CALLS.div_ceil(HTTP_REQUESTS);
+/// Number of connections to the HTTP port that together have at least as many concurrent requests as one connection to the gRPC port.
+pub(super) const HTTP_CONNECTIONS: usize = GRPC_REQUESTS.div_ceil(HTTP_REQUESTS);
 /// Time until a connection is opened again. It is shorter than `limits.receive_timeout`.
 const HELD: Duration = Duration::from_secs(5);
 /// Window of the client for each answer. With one byte, the server passes each answer to the transport.
@@ -98,7 +98,7 @@ pub(super) async fn answers(address: SocketAddr, token: &str, train: &v1::Train)
         Sent::call(&format!("{flight}/ListFlights"), &arrow_flight::Criteria::default()),
         Sent::call("/inference.GRPCInferenceService/ModelInfer", &infer),
     ];
-    send(address, token, kinds.iter().cycle().take(CALLS)).await
+    send(address, token, kinds.iter().cycle().take(GRPC_REQUESTS)).await
 }
 
 /// Sends requests for jobs, datasets, sessions and an explanation over one connection to the HTTP port.

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of concurrent lookups, each of which blocks a thread.
 const MAX_LOOKUPS: usize = 64;
-/// Age at which a lookup is no longer shared, so that one that never ends does not make its host unreachable.
+/// Age at which a lookup is no longer shared. Otherwise, a lookup that hangs would make its host unreachable.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// Looks up host names with the resolver of the system, which blocks a thread for each lookup.
@@ -57,7 +57,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Returns the running lookup of `name`, or a new one. A lookup only runs while a request waits for it.
+    /// Returns the running lookup of `name`, or a new one. A lookup starts when a request waits for it, and then runs to its end.
     fn lookup(
         &self,
         name: &str,
@@ -84,8 +84,8 @@ impl Names {
         lookup
     }
 
-    /// Returns the address with which the next connection begins, of `addresses` addresses: any of them, so that all servers of a
-    /// store are used.
+    /// Returns a pseudorandom index below `addresses`. The next connection tries that address first, so that connections spread over all
+    /// servers of a store.
     fn first(&self, addresses: usize) -> usize {
         let random = xxh3_64(&self.resolved.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         random.checked_rem(addresses as u64).unwrap_or_default() as usize
@@ -193,14 +193,14 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let (begun, begins) = mpsc::channel();
-        let next = tokio::spawn(names.lookup("next", move |_| {
+        let next = names.lookup("next", move |_| {
             begun.send(()).map_err(io::Error::other)?;
             Ok([address(1)].into())
-        }));
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        begins.try_recv().expect_err("there is no thread for it");
+        });
+        assert!(next.clone().now_or_never().is_none(), "there is no thread for it");
+        begins.try_recv().expect_err("it waits for a permit");
         drop(answers);
-        assert_eq!(*next.await.expect("no panic").expect("an address"), [address(1)]);
+        assert_eq!(*next.await.expect("an address"), [address(1)]);
         for lookup in hanging {
             lookup.await.expect("no panic").expect_err("no answer was sent");
         }
