@@ -59,7 +59,7 @@ impl Arrivals {
     }
 
     /// Mean number of arrivals per second over the current second and the ten whole seconds before it. After a pause of
-    /// that length, the mean begins at the first arrival, but covers at least one second.
+    /// that time or more, the period begins at the first arrival. It is never shorter than one second.
     pub(super) fn mean_rate(&self, now: Time) -> f64 {
         let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
         let counted = self.seconds.iter().filter(|(second, _)| *second >= begin);

@@ -9,7 +9,7 @@ const NAME_LOOKUPS: usize = 256;
 /// Builds the runtime, which runs everything except CPU work.
 ///
 /// Calls to local file systems and lookups of host names can hang. Each kind has threads in addition to `blocking_threads`. Calls to
-/// local file systems and lookups for stores never use more than those. Threads are started when they are needed.
+/// local file systems and lookups for stores never use more than these additional threads. Threads are started when they are needed.
 pub(super) fn runtime(
     io_threads: usize,
     blocking_threads: usize,

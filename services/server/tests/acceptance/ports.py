@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 FIRST, END = 10_000, 65_536
-# Fewer ports could all be in use.
+# Minimum number of ports to choose from. If there were fewer, all could be in use.
 ENOUGH = 1_000
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 GIVEN: set[int] = set()
@@ -16,8 +16,8 @@ GIVEN: set[int] = set()
 def free_port() -> int:
     """Returns a port of 127.0.0.1 that no program uses, and never the same one twice.
 
-    The system assigns ephemeral ports, for port 0 and for outgoing connections, from another range where that is possible. It
-    then can't assign this one before the server binds it.
+    The port is outside of the system's ephemeral range if enough ports are outside of it. The system then can't assign the port
+    to another program before the server binds it.
     """
     while True:
         port = random.choice(_range())
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def _range() -> range:
-    """The ports that the system does not assign. If they are few or unknown, all ports."""
+    """Returns the larger range of ports outside of the ephemeral range, or all ports if it is too small or unknown."""
     try:
         first, last = map(int, EPHEMERAL.read_text().split())
     except OSError:

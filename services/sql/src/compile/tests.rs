@@ -15,13 +15,13 @@ fn rows(count: i64) -> RecordBatch {
 }
 
 #[test]
-fn the_cost_is_proportional_to_the_rows_and_at_least_a_value_per_row_and_node() {
+fn the_cost_is_proportional_to_the_rows_and_at_least_rows_times_nodes() {
     let sum = Expression::column("x + 1 AS y", &schema()).expect("it is valid");
     let cost = sum.cost(&rows(1000));
     assert!(cost >= 3 * 1000, "{cost}");
-    // Except for a rounded number of bytes.
+    // The costs differ slightly because the number of bytes is rounded.
     assert!(sum.cost(&rows(2000)).abs_diff(2 * cost) < 10, "{cost}");
-    // Memory of 40 bytes a row and more counts as much as ten nodes.
+    // The text is estimated at 40 bytes per row, which cost as much as ten nodes.
     let text = Expression::column("CAST(x AS text) AS y", &schema()).expect("it is valid");
     assert!(text.cost(&rows(1000)) >= 10 * 1000, "{}", text.cost(&rows(1000)));
 }
@@ -32,12 +32,12 @@ fn operands_that_expansion_copies_count_once_per_copy() {
         ("x", 1),
         ("x + 1", 3),
         ("abs(x)", 2),
-        // Copied twice.
+        // The expansion has two copies of the operands.
         ("x BETWEEN 1 AND 2", 2 * 3 + 1),
         ("CASE WHEN x > 1 THEN x ELSE 0 END", 2 * 5 + 1),
         ("coalesce(x, 1)", 2 * 2 + 1),
         ("nullif(x, 1)", 2 * 2 + 1),
-        // A list of constants stays a list, and another one becomes a comparison per item.
+        // A list of constants stays a list. Any other list becomes one comparison per item.
         ("x IN (1, 2, 3)", 4 + 1),
         ("x IN (1, x, 3)", 4 * 4 + 1),
     ] {

@@ -1,5 +1,5 @@
-//! HTTP clients of stores. They have the options of those of `object_store`, but share lookups of host names, and name Forebay as their
-//! user agent unless one is set.
+//! HTTP clients of stores. They accept the same options as the clients of `object_store`. They share lookups of host names,
+//! and their default user agent is Forebay.
 
 use std::{
     fmt::Display,
