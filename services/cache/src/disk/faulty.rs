@@ -20,6 +20,8 @@ pub(crate) struct Faulty {
     pub(crate) gate: Mutex<()>,
     /// Blocks reads while a test holds it, as a disk that hangs.
     pub(crate) read_gate: Mutex<()>,
+    /// Reads that reached the gate.
+    pub(crate) reads: AtomicU64,
 }
 
 /// Injected faults.
@@ -77,6 +79,7 @@ impl Files for Faulty {
     }
 
     fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> Result<()> {
+        self.reads.fetch_add(1, Relaxed);
         drop(self.read_gate.lock());
         self.count()?;
         let faults = self.faults();
