@@ -45,7 +45,12 @@ static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(|| {
 
 impl Cache {
     fn open(&self) -> Disk {
-        let config = DiskConfig { capacity_bytes: Some(64 << 20), ..DiskConfig::default() };
+        let config = DiskConfig {
+            capacity_bytes: Some(64 << 20),
+            // No read is late, however slow the machine is.
+            read_timeout: Duration::from_secs(3600),
+            ..DiskConfig::default()
+        };
         Disk::open(self.directory.path(), config, Arc::new(NoForecast)).expect("the folder is a cache")
     }
 

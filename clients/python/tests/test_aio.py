@@ -65,7 +65,7 @@ def threads() -> int:
 def start_worker(server: Server, model: Callable[[forebay.InferenceBatch], None]) -> None:
     def work() -> None:
         try:
-            for batch in forebay.connect(server.location, retry_deadline=1).worker("ranker"):
+            for batch in forebay.connect(server.location, retry_deadline=60).worker("ranker"):
                 model(batch)
         except forebay.Error:
             pass  # The server was stopped.

@@ -111,7 +111,7 @@ def test_a_broken_utilization_callback_does_not_stop_the_loop(
     took = time.monotonic() - began
     RELEASED.set()
     assert asked.is_set() and steps_after > 40
-    assert took < 5
+    assert took < 60
 
 
 def test_the_callback_is_not_called_after_the_iteration(client: forebay.Client) -> None:

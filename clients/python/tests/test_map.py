@@ -280,6 +280,11 @@ def test_the_file_of_results_grows_with_them(client: forebay.Client) -> None:
         results.close()
 
 
+def shared_memory() -> set[str]:
+    """Returns what is in shared memory, without the files of other tests that run now: semaphores, temporary folders, tensors."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.", "tmp", "torch_"))}
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -290,7 +295,7 @@ def test_nothing_outlives_the_results(client: forebay.Client) -> None:
     list(results)
     results.close()
     del results
-    before, in_memory = descriptors(), set(os.listdir("/dev/shm"))
+    before, in_memory = descriptors(), shared_memory()
     for end in ("break", "exception", "drop"):
         results = dataset(client).map(functions.scaled if end != "exception" else functions.fails_at_step_7, workers=2)
         loop = iter(results)
@@ -304,7 +309,7 @@ def test_nothing_outlives_the_results(client: forebay.Client) -> None:
             results.close()
         del results, loop
         assert children() == set(), end
-        assert (descriptors(), set(os.listdir("/dev/shm"))) == (before, in_memory), end
+        assert (descriptors(), shared_memory()) == (before, in_memory), end
 
 
 def test_a_pickled_copy_starts_its_own_workers(client: forebay.Client) -> None:
@@ -401,7 +406,7 @@ def test_workers_end_with_their_parent_even_if_the_function_does_not_return(
     parent = subprocess.Popen(
         program(flights_server, body, tmp_path), stderr=subprocess.PIPE, text=True, start_new_session=True, **handles_sigint
     )
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     until(lambda: len(processes_of(tmp_path)) == 2, seconds=60)
     if end == signal.SIGINT:
         os.killpg(parent.pid, end)  # As Ctrl-C does.
@@ -412,7 +417,7 @@ def test_workers_end_with_their_parent_even_if_the_function_does_not_return(
     if end == signal.SIGINT:
         assert "KeyboardInterrupt" in error and "WorkerError" not in error
     until(lambda: not any(map(is_running, processes_of(tmp_path))), seconds=60)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory() <= before
 
 
 def test_workers_read_through_a_restart_of_the_server(pool: Pool, flights: Path, tmp_path: Path) -> None:

@@ -254,3 +254,6 @@ fn growth(from: &DataType, to: &DataType) -> u64 {
     };
     bits(to, TEXT_BYTES).div_ceil(bits(from, 1).max(1)).max(1)
 }
+
+#[cfg(test)]
+mod tests;

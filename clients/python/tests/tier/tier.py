@@ -139,7 +139,9 @@ class Tier:
 
 
 def counter(server: Server, name: str) -> float:
-    lines = server.http_get("/metrics")[1].splitlines()
+    status, text = server.http_get("/metrics")
+    assert status == 200, "the server has no metrics"
+    lines = text.splitlines()
     samples = [line.rsplit(" ", 1) for line in lines if line.startswith((name + " ", name + "{"))]
     return sum(float(value) for _, value in samples)
 

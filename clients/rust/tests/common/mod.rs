@@ -42,6 +42,26 @@ pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
     Server::start(settings(folder, cache)).await.unwrap()
 }
 
+/// Starts a server at the address of an earlier one. Waits while another program has the port.
+pub(crate) async fn restarted(settings: Settings) -> Server {
+    loop {
+        match Server::start(settings.clone()).await {
+            Ok(server) => return server,
+            Err(error) => {
+                assert!(error.to_string().contains("in use"), "{error}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Returns a socket whose address refuses connections as long as the socket lives, because it does not listen.
+pub(crate) fn refusing() -> tokio::net::TcpSocket {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket
+}
+
 /// Returns a request for `epochs` epochs of `lineitem`.
 pub(crate) fn train(epochs: u64) -> Train {
     Train { dataset: "lineitem".into(), batch_size: 1000, epochs: Some(epochs), ..Train::default() }

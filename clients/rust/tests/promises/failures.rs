@@ -13,7 +13,7 @@ use forebay_client::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Fault, Proxy, server, settings, train};
+use crate::common::{Fault, Proxy, restarted, server, settings, train};
 
 /// Returns settings with an attempt timeout of `millis`. Keepalive pings do not detect a stuck server before the deadline.
 fn config(millis: u64) -> Config {
@@ -76,7 +76,8 @@ async fn servers_that_send_one_batch_and_fail_are_asked_with_growing_pauses() {
     let urls = failing.each_ref().map(|proxy| proxy.url.clone());
     let mut training = Client::new(urls, config(60_000)).unwrap().train(&train(1000)).await.unwrap();
     let began = Instant::now();
-    let mut batches = 0;
+    training.next().await.unwrap().unwrap();
+    let mut batches = 1;
     while began.elapsed() < Duration::from_secs(3) {
         if let Ok(next) = tokio::time::timeout(Duration::from_millis(100), training.next()).await {
             next.unwrap().unwrap();
@@ -86,7 +87,6 @@ async fn servers_that_send_one_batch_and_fail_are_asked_with_growing_pauses() {
     let connections: u64 = failing.iter().map(|proxy| proxy.connections.load(Ordering::Relaxed)).sum();
     // One connection is that of the plan. The pauses after 2, 4, 6, ... failures are at least 50, 100, 200, 400, 800 and 1600 ms.
     assert!(connections <= 1 + 16, "{connections} connections for {batches} batches");
-    assert!(batches >= 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn a_training_returns_to_the_preferred_server_after_its_restart() {
     let before = preferred.sent.load(Ordering::Relaxed);
     let mut again = Settings { cache_dir: folder.path().join("again"), ..settings(folder.path(), "again") };
     again.grpc = address.to_string().parse().unwrap();
-    let _first = Server::start(again).await.unwrap();
+    let _first = restarted(again).await;
     let returned = async {
         while preferred.sent.load(Ordering::Relaxed) < before + 2_000_000 {
             training.next().await.unwrap().unwrap();
@@ -167,7 +167,7 @@ async fn a_stuck_server_does_not_keep_the_places_of_lookups() {
     let keys = keys(&server).await;
     // Enough for the schema, and for no answer.
     let stuck = Proxy::before(&server, Fault::Stall(1000)).await;
-    let config = Config { max_in_flight: 2, ..config(500) };
+    let config = Config { max_in_flight: 2, ..config(3000) };
     let connection = Connection::open(&stuck.url, Arc::new(config)).await.unwrap();
     let lookups = connection.lookup(&lookup()).await.unwrap();
     let timeout = Duration::from_millis(50);

@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::common::{Fault, Proxy, server, settings, train};
+use crate::common::{self, Fault, Proxy, server, settings, train};
 
 /// Returns settings with which a training returns to its preferred server soon, and prefetches little.
 fn config() -> Config {
@@ -33,7 +33,7 @@ async fn restarted(folder: &Path, address: SocketAddr, cache: &str, max_batch_by
     if let Some(bytes) = max_batch_bytes {
         settings.loader.max_batch_bytes = bytes;
     }
-    Server::start(settings).await.unwrap()
+    common::restarted(settings).await
 }
 
 fn address(server: &Server) -> SocketAddr {

@@ -39,6 +39,11 @@ struct Fixture {
     files: Arc<Faulty>,
 }
 
+/// Settings with which no read is late, however slow the machine is.
+fn patient() -> DiskConfig {
+    DiskConfig { read_timeout: Duration::from_secs(3600), ..DiskConfig::default() }
+}
+
 impl Fixture {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap(), files: Arc::default() }
@@ -49,7 +54,7 @@ impl Fixture {
     }
 
     fn open_with(&self, capacity_bytes: u64, forecast: Arc<dyn Forecast<u128>>) -> Disk {
-        let config = DiskConfig { capacity_bytes: Some(capacity_bytes), ..DiskConfig::default() };
+        let config = DiskConfig { capacity_bytes: Some(capacity_bytes), ..patient() };
         self.try_open(config, forecast).unwrap()
     }
 

@@ -95,7 +95,7 @@ class Server:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def http_get(self, path: str, timeout: float = 10, **headers: str) -> tuple[int, str]:
+    def http_get(self, path: str, timeout: float = 60, **headers: str) -> tuple[int, str]:
         """Returns status and body. Status 0 denotes a refused connection."""
         scheme = "https" if self.tls else "http"
         request = urllib.request.Request(f"{scheme}://{self.http}{path}", headers=headers)

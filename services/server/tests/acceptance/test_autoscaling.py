@@ -97,7 +97,7 @@ def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Poo
     expected = sum(min(TARGET_LOAD, growth / TRAINERS) for growth in grown)
     print(f"wanted {average:.2f}, {expected:.2f} by the trainers, which would take {grown} times their rates")
     assert average > 1.5
-    assert average == pytest.approx(expected, rel=0.15)
+    assert average == pytest.approx(expected, rel=0.25)
     until(lambda: wanted(server) == 0, 20, "the demand of trainers that ended remains")
 
 
@@ -128,7 +128,7 @@ def test_the_demand_of_a_job_on_two_servers_adds_up_to_at_most_its_number_of_par
         # Half of the ranks share a thread that is always busy, so each has half of a server.
         limit = TARGET_LOAD * count / 2
         expected = sum(min(limit, sum(of) / 2) for of in (grown[count][:2], grown[count][2:]))
-        assert sum(average) == pytest.approx(expected, rel=0.15)
+        assert sum(average) == pytest.approx(expected, rel=0.25)
         assert sum(average) <= TARGET_LOAD * count * 1.001
     assert sum(averages[2:]) > 1.5 * sum(averages[:2])
 

@@ -187,7 +187,7 @@ def unsent(server: Server) -> int:
 
 
 def test_the_answers_of_an_exchange_are_charged_until_the_client_reads_them(start: Callable[..., Server]) -> None:
-    server = start('receive_timeout = "5s"', '[online.users]\nkey = ["user_id"]')
+    server = start('receive_timeout = "10s"', '[online.users]\nkey = ["user_id"]')
     keys = pa.record_batch({"user_id": np.arange(60_000)})
     descriptor = fl.FlightDescriptor.for_command(json.dumps({"lookup": {"dataset": "users"}}))
     with fl.connect(server.location) as reading, fl.connect(server.location) as idle:

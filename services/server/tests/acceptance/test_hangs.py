@@ -302,8 +302,8 @@ def test_refreshes_below_a_folder_that_cannot_be_listed_succeed_and_leave_at_mos
     log.mkdir()
     hangs.datasets = {"mine": mine}
     hanging = hangs.folder(log)
-    server = hangs.start('[storage]\nrequest_timeout = "300ms"\n', cache_memory="64MiB")
-    rounds = 12
+    server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="64MiB")
+    rounds = 8
     hanging.hang()
     threads = lambda: len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
     for number in range(1, rounds + 1):

@@ -39,7 +39,7 @@ tensors = [{ name = "i", columns = ["g*"] }]
 
 [queues.ranker.batching]
 max_batch_rows = 1000
-default_timeout = "5s"
+default_timeout = "20s"
 """
 
 
@@ -212,7 +212,7 @@ def test_a_deadline_ends_only_its_own_request(start: Callable[..., Server]) -> N
     _, about = caller.receive()
     assert about["error"]["code"] == "DEADLINE_EXCEEDED" and int(about["id"]) == 1
     assert "no worker serves the queue" in about["error"]["message"]
-    assert status(server)["load"]["queued_requests"] == 1, "the deadline of the other request, in 5 s, has not passed"
+    assert status(server)["load"]["queued_requests"] == 1, "the deadline of the other request, in 20 s, has not passed"
     with worker(server):
         scores, about = caller.receive()
         assert scores["score"].to_pylist() == [20_002.0] and int(about["id"]) == 2

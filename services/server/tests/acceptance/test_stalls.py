@@ -69,11 +69,14 @@ def watch(server: Server, trainer: Trainer, steps: int | None) -> Seen:
     trainer.run(steps)
     done.set()
     asker.join()
-    # The server keeps an ended session for a minute. Wait until its last report is included.
-    time.sleep(1.5)
-    events = get(server, "/api/v1/events")["events"]
-    ids = [event["session"] for event in events if event["session"] and event["dataset"] == "flights"]
-    session = get(server, f"/api/v1/sessions/{ids[-1]}")
+    # The server keeps an ended session for a minute. Wait until its last report is included: until it changes no more.
+    session, changes = None, True
+    while changes:
+        time.sleep(1.5)
+        events = get(server, "/api/v1/events")["events"]
+        ids = [event["session"] for event in events if event["session"] and event["dataset"] == "flights"]
+        session, before = get(server, f"/api/v1/sessions/{ids[-1]}"), session
+        changes = before is None or session["seconds"] != before["seconds"]
     seen.waited, seen.computed = trainer.waited, trainer.computed
     seen.seconds, seen.wall = session["seconds"], session["wall_seconds"]
     return seen

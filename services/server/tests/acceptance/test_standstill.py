@@ -137,7 +137,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
     start: Callable[..., Server], connect: Callable[..., Http2], window: int
 ) -> None:
     names = [*UNARY, *HTTP, "live"]
-    server = start(names, 'receive_timeout = "3s"', QUEUE)
+    server = start(names, 'receive_timeout = "6s"', QUEUE)
     threading.Thread(
         target=serve, args=(server.location, lambda batch, _: np.zeros(len(batch)), 2, options("good")), daemon=True
     ).start()
@@ -170,7 +170,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
     until(all_seen, failure=lambda: f"not charged: {set(names) - seen}")
     assert is_served(server)
     for name, connection in connections.items():
-        until(connection.is_closed.is_set, failure=f"the connection of {name} is open")
+        until(connection.is_closed.is_set, 60, failure=f"the connection of {name} is open")
         assert connection.received <= window
         nothing = {"unsent_bytes": 0, "calls": 0}
         until(lambda: {key: held(server, name)[key] for key in nothing} == nothing, failure=f"{name} is charged")
@@ -180,7 +180,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
 def test_requests_that_are_not_completed_are_charged_and_end_in_time(
     start: Callable[..., Server], connect: Callable[..., Http2]
 ) -> None:
-    server = start(["greedy"], 'request_timeout = "2s"\nexplain_timeout = "100ms"', QUEUE)
+    server = start(["greedy"], 'request_timeout = "6s"\nexplain_timeout = "100ms"', QUEUE)
     methods = [f"{FLIGHT}/DoGet", f"{FLIGHT}/GetFlightInfo", f"{FLIGHT}/DoExchange", "forebay.v1.Online/Lookup"]
     grpc, http = connect(server.grpc, 1 << 16, "greedy"), connect(server.http, 1 << 16, "greedy")
     # A byte of a message of 1,000 bytes, and for one call not even its length.
@@ -200,7 +200,7 @@ def test_requests_that_are_not_completed_are_charged_and_end_in_time(
 
     until(all_charged, failure=lambda: f"at most {most}")
     assert is_served(server)
-    until(lambda: grpc.ended >= streams, failure=lambda: f"open: {streams - grpc.ended}")
+    until(lambda: grpc.ended >= streams, 60, failure=lambda: f"open: {streams - grpc.ended}")
     until(lambda: posted in http.ended)
     until(lambda: held(server, "greedy")["incoming_bytes"] == held(server, "greedy")["calls"] == 0)
     families = text_string_to_metric_families(get(server, "/metrics")[1])
@@ -249,7 +249,7 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
     folder.mkdir()
     pq.write_table(pa.table({"a": np.arange(rows), "b": np.arange(rows)}), folder / "a.parquet")
     config = tmp_path / "forebay.toml"
-    config.write_text(f'[limits]\nreceive_timeout = "2s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
+    config.write_text(f'[limits]\nreceive_timeout = "6s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
     server = pool.start({"large": folder}, config=config, cache_memory="256MiB")
     # Each batch has 16 MiB.
     command = {"train": {"dataset": "large", "batch_size": rows, "epochs": 1000}}

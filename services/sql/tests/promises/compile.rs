@@ -324,6 +324,7 @@ fn expressions_that_are_never_null_have_no_nulls() {
         ("NULLIF(distance, 0)", false),
         ("TRY_CAST(CAST(distance AS VARCHAR) AS TINYINT)", false),
         ("upper(CAST(distance AS VARCHAR))", true),
+        ("split_part(CAST(distance AS VARCHAR), '.', 9)", false),
         ("distance > 5 OR delay > 1", false),
     ] {
         let expression = Expression::column(&format!("{text} AS y"), &schema()).unwrap();

@@ -142,9 +142,10 @@ mod tests {
 
     #[tokio::test]
     async fn requests_without_encryption_are_refused_unless_they_are_allowed() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-        drop(listener);
+        // It refuses connections, because it does not listen.
+        let refusing = tokio::net::TcpSocket::new_v4().expect("a socket");
+        refusing.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let url = format!("http://{}", refusing.local_addr().expect("it is bound"));
         for (value, reason) in [("false", "BadScheme"), ("true", "error sending request")] {
             let options = ClientOptions::new().with_config(Key::AllowHttp, value);
             let client =

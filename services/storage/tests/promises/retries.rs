@@ -108,9 +108,10 @@ async fn the_version_is_requested_once_after_an_error_that_may_be_about_the_file
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_answered_is_given_up_soon() {
     let fixture = Fixture::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/a.parquet", listener.local_addr().unwrap());
-    drop(listener);
+    // It refuses connections, because it does not listen.
+    let refusing = tokio::net::TcpSocket::new_v4().unwrap();
+    refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/a.parquet", refusing.local_addr().unwrap());
     let location = Location::parse(&url, &fixture.config).unwrap();
     let error = fixture.take_at(&location).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");

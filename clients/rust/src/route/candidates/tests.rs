@@ -97,8 +97,9 @@ fn a_first_location_that_failed_is_probed_after_the_failback_interval() {
     on(&mut candidates, Event::Opened(&location('a')));
     let now = Instant::now();
     candidates.on(now, 0.0, Event::NotPlanned);
-    fail(&mut candidates, 1);
-    on(&mut candidates, Event::Opened(&location('b')));
+    let current = candidates.current();
+    candidates.on(now, 0.5, Event::Failed(&current, 1));
+    candidates.on(now, 0.5, Event::Opened(&location('b')));
     assert!(candidates.replan_at() <= now + Duration::from_secs(21), "the plan may have changed");
     candidates.on(now, 0.0, Event::Planned(urls("ab")));
     assert!(candidates.replan_at() <= now + Duration::from_secs(61));

@@ -57,7 +57,7 @@ proptest! {
             let forecast: Arc<dyn Forecast<u128>> =
                 if forecast { Arc::new(ByEntryNumber) } else { Arc::new(NoForecast) };
             let open = || {
-                let config = DiskConfig { capacity_bytes: Some(60_000), ..DiskConfig::default() };
+                let config = DiskConfig { capacity_bytes: Some(60_000), ..patient() };
                 fixture.try_open_unrecovered(config, Arc::clone(&forecast)).unwrap()
             };
             let (mut disk, recovery) = open();

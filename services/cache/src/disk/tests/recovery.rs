@@ -126,7 +126,7 @@ async fn before_the_recovery_reads_are_misses_and_writes_are_rejected_and_no_fil
     drop(disk);
     let paths = fixture.on_disk();
 
-    let config = DiskConfig { capacity_bytes: Some(21 * 4096), ..DiskConfig::default() };
+    let config = DiskConfig { capacity_bytes: Some(21 * 4096), ..patient() };
     let hanging = fixture.files.read_gate.lock();
     let (disk, recovery) = fixture.try_open_unrecovered(config, Arc::new(NoForecast)).unwrap();
     let recovery = tokio::spawn(recovery.run_in_background());
@@ -162,7 +162,7 @@ async fn a_cancelled_recovery_ends_and_leaves_the_files_to_the_next_process() {
         put(&disk, entry, &[1], 1000).await;
     }
     drop(disk);
-    let config = DiskConfig { capacity_bytes: Some(MIB), ..DiskConfig::default() };
+    let config = DiskConfig { capacity_bytes: Some(MIB), ..patient() };
     let (disk, recovery) = fixture.try_open_unrecovered(config.clone(), Arc::new(NoForecast)).unwrap();
     let operations = fixture.files.operations.load(Relaxed);
     {
@@ -194,7 +194,7 @@ async fn a_cancelled_recovery_ends_and_leaves_the_files_to_the_next_process() {
 async fn a_capacity_that_is_not_configured_follows_from_the_disk_once_the_files_are_recovered() {
     let fixture = Fixture::new();
     put(&fixture.open(MIB), 1, &[1], 1000).await;
-    let config = DiskConfig { capacity_bytes: None, ..DiskConfig::default() };
+    let config = DiskConfig { capacity_bytes: None, ..patient() };
     let (disk, recovery) = fixture.try_open_unrecovered(config, Arc::new(NoForecast)).unwrap();
     assert_eq!(disk.capacity_bytes(), 0);
     recovery.run();

@@ -48,8 +48,7 @@ async fn concurrent_writers_of_one_section_write_it_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_over_the_queue_limit_are_rejected_but_one_is_always_accepted() {
     let fixture = Fixture::new();
-    let config =
-        DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 4096, ..DiskConfig::default() };
+    let config = DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 4096, ..patient() };
     let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
     let gate = fixture.files.gate.lock();
     let first = tokio::spawn({

@@ -73,9 +73,11 @@ async fn requests_to_a_folder_that_hangs_end_and_take_a_limited_number_of_thread
         concurrent_local_reads: 2,
         ..Config::default()
     };
-    let documents = state(directory.path(), &config).documents("notes", "note", 1000);
+    let patient = Config { concurrent_local_reads: 2, ..Config::default() };
+    let documents = state(directory.path(), &patient).documents("notes", "note", 1000);
     documents.put("a", &1).await.unwrap();
     documents.put("b", &2).await.unwrap();
+    let documents = state(directory.path(), &config).documents("notes", "note", 1000);
     let pipe = directory.path().join("notes/a.note");
     replace_by_pipe(&pipe);
     for attempt in 0..3 {
@@ -87,7 +89,7 @@ async fn requests_to_a_folder_that_hangs_end_and_take_a_limited_number_of_thread
     }
     // Other locations have their own permits.
     let other = tempfile::tempdir().unwrap();
-    let other = state(other.path(), &config).documents("notes", "note", 1000);
+    let other = state(other.path(), &patient).documents("notes", "note", 1000);
     other.put("b", &2).await.unwrap();
     assert_eq!(other.get("b").await.unwrap(), Some(2));
     // Once the disk answers, its permits are free again. A pipe that is open for both has a writer. It stays open, because an open

@@ -1,0 +1,53 @@
+use arrow_schema::Field;
+
+use super::*;
+use crate::Expression;
+
+fn schema() -> Schema {
+    let list = |item| DataType::List(Arc::new(Field::new_list_field(item, true)));
+    Schema::new(vec![
+        Field::new("x", DataType::Int64, true),
+        Field::new("t", DataType::Utf8, true),
+        Field::new("l", list(DataType::Int32), true),
+        Field::new("b", list(DataType::Boolean), true),
+    ])
+}
+
+/// Sizes of the result and of all parts of an expression: bytes per row, and the factor of each column.
+fn sizes(text: &str) -> [(u64, Vec<(usize, u64)>); 2] {
+    let schema = schema();
+    let expression = Expression::column(&format!("{text} AS y"), &schema).unwrap();
+    let columns = DFSchema::try_from(schema.clone()).unwrap();
+    let Sizes { result, work } = Sizes::of(&expression.logical, &columns, &schema).unwrap();
+    [result, work].map(|growth| (growth.row_bytes, growth.columns.into_iter().collect()))
+}
+
+#[test]
+fn the_estimates_add_bytes_per_row_and_factors_of_the_columns() {
+    // Literals of text take 8 bytes of offsets and their own.
+    for (text, result, work) in [
+        ("x", (0, vec![(0, 1)]), (0, vec![(0, 1)])),
+        ("x + 1", (8, vec![]), (16, vec![(0, 1)])),
+        ("x > 1", (1, vec![]), (9, vec![(0, 1)])),
+        ("CAST(x AS VARCHAR)", (40, vec![(0, 1)]), (40, vec![(0, 2)])),
+        ("upper(t)", (8, vec![(1, 1)]), (8, vec![(1, 2)])),
+        ("concat(t, t)", (8 + 2 * 40, vec![(1, 2)]), (8 + 2 * 40, vec![(1, 4)])),
+        ("t || 'abc'", (11 + 80, vec![(1, 1)]), (2 * 11 + 80, vec![(1, 2)])),
+        ("concat_ws(',', t, t)", (4 * 9 + 8, vec![(1, 8)]), (9 + 4 * 9 + 8, vec![(1, 10)])),
+        ("translate(t, 'a', 'b')", (4 * 18 + 8, vec![(1, 4)]), (5 * 18 + 8, vec![(1, 5)])),
+        ("CAST(l AS DOUBLE[])", (40, vec![(2, 2)]), (40, vec![(2, 3)])),
+        ("CAST(l AS BOOLEAN[])", (40, vec![(2, 1)]), (40, vec![(2, 2)])),
+        ("CAST(b AS DOUBLE[])", (40, vec![(3, 64)]), (40, vec![(3, 65)])),
+        ("CAST(b AS VARCHAR[])", (40, vec![(3, 320)]), (40, vec![(3, 321)])),
+        ("list_pad(l, 10, 0)", (10 * 4 + 8, vec![(2, 1)]), (8 + 4 + 48, vec![(2, 2)])),
+        ("list_truncate(l, 3)", (8, vec![(2, 1)]), (8 + 8, vec![(2, 2)])),
+        (
+            "CASE WHEN x > 1 THEN t ELSE 'abc' END",
+            (1 + 11 + 8 + 3 * 40, vec![(1, 1)]),
+            (9 + 11 + 140, vec![(0, 1), (1, 2)]),
+        ),
+        ("CAST(list_pad(l, 10, 0) AS DOUBLE[])", (2 * 48 + 40, vec![(2, 2)]), (60 + 136, vec![(2, 4)])),
+    ] {
+        assert_eq!(sizes(text), [result, work], "{text}");
+    }
+}
