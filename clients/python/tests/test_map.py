@@ -281,7 +281,8 @@ def test_the_file_of_results_grows_with_them(client: forebay.Client) -> None:
 
 
 def shared_memory() -> set[str]:
-    """Returns what is in shared memory, without the files of other tests that run now: semaphores, temporary folders, tensors."""
+    """Returns the names of the files in shared memory. Leaves out semaphores, temporary folders and tensors, because tests that run at
+    the same time may create them."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.", "tmp", "torch_"))}
 
 

@@ -1,4 +1,4 @@
-//! Byte budget that tenants share by weight. A dataset or store that stops answering usually cannot use up the budget.
+//! Byte budget that tenants share by weight. A source that stops answering usually cannot use up the budget.
 //!
 //! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
 //! fairness. Tenants that have the same, which is usual if one caller needs most of the budget, receive bytes in turn, by weight. The
@@ -24,30 +24,12 @@ use tokio::sync::oneshot;
 use self::turns::Turns;
 use crate::Tenant;
 
-/// Identifies what values are loaded from. The values of a dataset have two sources: the dataset and its store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SourceId {
-    /// A dataset.
-    Dataset {
-        /// Hash of its URL.
-        dataset: u64,
-        /// Number of its [`Store`](Self::Store).
-        store: u64,
-    },
-    /// A bucket, an HTTP server (by a hash of the URL) or a local file system (by device number). It may have many datasets.
-    Store(u64),
-}
+/// Maximum of a source's bytes that are being loaded, as a multiple of the bytes that stay free.
+const MAX_LOADING_PER_FREE: u64 = 4;
 
-impl SourceId {
-    /// Maximum of the bytes that are being loaded from the source, as a multiple of the bytes that stay free.
-    const fn max_loading_per_free(self) -> u64 {
-        match self {
-            Self::Dataset { .. } => 4,
-            // More than for a dataset, so that memory remains for the other datasets of the store as well.
-            Self::Store(_) => 8,
-        }
-    }
-}
+/// Identifies where values are loaded from, such as the URL of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u64);
 
 /// A byte budget. Cheap to clone; clones share the budget.
 #[derive(Clone)]
@@ -154,9 +136,8 @@ impl Budget {
     /// Reserves `bytes`, and charges them to `sources` until [`Reservation::loaded`] is called.
     ///
     /// Waits until the bytes are free. A source from which something else is being loaded also delays the
-    /// caller, until its loading bytes plus `bytes` are at most four times what would stay free, or eight times for a store. Once that
-    /// held, the source is not checked again. The first reservation of a dataset waits for no load of its store if at most one other
-    /// dataset is being loaded from it.
+    /// caller, until its loading bytes plus `bytes` are at most four times what would stay free. Once that held, the source is not
+    /// checked again.
     /// The callers of a flow receive their bytes in order, with one exception: a caller that must wait for loads of a source
     /// delays only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///
@@ -238,35 +219,10 @@ impl Drop for LeaveOnDrop<'_> {
 }
 
 impl State {
-    /// Returns true if a caller that needs `bytes` from `sources` must wait for loads of `source`, which is one of them: because an
-    /// earlier caller does, or because of the limit of `source`.
-    fn must_load(
-        &self,
-        capacity_bytes: u64,
-        bytes: u64,
-        source: SourceId,
-        sources: &[SourceId],
-        delaying: &[SourceId],
-    ) -> bool {
-        (delaying.contains(&source) || self.is_over(capacity_bytes, bytes, source))
-            && !self.is_exempt(source, sources)
-    }
-
-    /// Returns true if `source` is a store from which at most one dataset is being loaded, and that dataset is not in `sources`. The first
-    /// reservation of another dataset then does not wait for the store. Otherwise one dataset that hangs could stop all of its store.
-    fn is_exempt(&self, source: SourceId, sources: &[SourceId]) -> bool {
-        let SourceId::Store(store) = source else { return false };
-        let mut loading = self
-            .loading_bytes
-            .keys()
-            .filter(|id| matches!(id, SourceId::Dataset { store: of, .. } if *of == store));
-        loading.next().is_none_or(|only| !sources.contains(only) && loading.next().is_none())
-    }
-
     /// Returns true if something is being loaded from `source`, and `bytes` more would exceed its limit.
     fn is_over(&self, capacity_bytes: u64, bytes: u64, source: SourceId) -> bool {
         let free_bytes = capacity_bytes.saturating_sub(self.reserved_bytes).saturating_sub(bytes);
-        let limit = free_bytes.saturating_mul(source.max_loading_per_free());
+        let limit = free_bytes.saturating_mul(MAX_LOADING_PER_FREE);
         self.loading_bytes.get(&source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
     }
 
@@ -319,10 +275,11 @@ impl State {
         let tenants = self.tenants_in_turn();
         let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));
         let mut is_free = |waiting: &mut Waiting| {
-            let (bytes, sources) = (waiting.bytes, &waiting.sources);
+            let bytes = waiting.bytes;
             waiting.must_load_first.retain(|source| {
-                let must_load = self.must_load(capacity_bytes, bytes, *source, sources, &delaying);
-                if must_load && !delaying.contains(source) {
+                let is_delayed = delaying.contains(source);
+                let must_load = is_delayed || self.is_over(capacity_bytes, bytes, *source);
+                if must_load && !is_delayed {
                     delaying.push(*source);
                 }
                 must_load
@@ -372,17 +329,13 @@ impl Shared {
 
     /// Returns true if `bytes` are free, none of `sources` must load first, and no waiting caller comes first.
     fn has_room(&self, state: &mut State, bytes: u64, sources: &[SourceId]) -> bool {
-        let must_load = |state: &State, delaying: &[SourceId]| {
-            let must_load =
-                |source: &SourceId| state.must_load(self.capacity_bytes, bytes, *source, sources, delaying);
-            sources.iter().any(must_load)
-        };
-        if !self.fits(state, bytes) || must_load(state, &[]) {
+        let is_over = |source: &SourceId| state.is_over(self.capacity_bytes, bytes, *source);
+        if !self.fits(state, bytes) || sources.iter().any(is_over) {
             return false;
         }
         state.remove_cancelled();
         let (first, delaying) = state.next_to_grant(self.capacity_bytes);
-        first.is_none() && !must_load(state, &delaying)
+        first.is_none() && !sources.iter().any(|source| delaying.contains(source))
     }
 
     fn take(
@@ -487,15 +440,14 @@ impl Reservation {
         }
     }
 
-    /// Reports that the values come from `sources` alone. The other sources are no longer charged for them.
-    pub fn load_only_from(&mut self, sources: &[SourceId]) {
-        let (remaining, others): (Vec<_>, Vec<_>) =
-            self.sources.iter().partition(|source| sources.contains(source));
-        if others.is_empty() {
+    /// Reports that the values come from `source` alone. The other sources are no longer charged for them.
+    pub fn load_only_from(&mut self, source: SourceId) {
+        if self.sources[..] == [source] {
             return;
         }
+        let others: Vec<_> = self.sources.iter().copied().filter(|other| *other != source).collect();
         self.shared.state.lock().charge(&others, |loading| loading.saturating_sub(self.loading_bytes));
-        self.sources = remaining.into();
+        self.sources = [source].into();
         self.shared.grant();
     }
 

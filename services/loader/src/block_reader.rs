@@ -74,18 +74,18 @@ impl BlockReader {
 
     /// Waits for memory for a block whose decoded size is `expected_bytes`. Reserves twice that, for its compressed bytes,
     /// its decoded chunks and the result, but at most the whole bound. A block larger than half the bound is therefore read
-    /// alone. Tenants share the bound by weight, and the flows of a tenant in turn. While several blocks are being fetched from one dataset or store, they leave a part of
-    /// the bound to others.
+    /// alone. Tenants share the bound by weight, and the flows of a tenant in turn. While several blocks are being fetched from one source, they leave a part of
+    /// the bound to other sources.
     pub(crate) async fn permit(
         &self,
         expected_bytes: u64,
         flow: Flow,
-        sources: &[SourceId],
+        source: SourceId,
     ) -> Result<DecodePermit, Error> {
         let _waiting = self.activity.wait();
         let bytes = expected_bytes.saturating_mul(2).clamp(1, self.budget.capacity_bytes());
         let budget = self.budget.of_tenant(flow.tenant()).of_flow(flow.id());
-        let reservation = budget.reserve(bytes, sources).await;
+        let reservation = budget.reserve(bytes, &[source]).await;
         let too_large = |error: TooLarge| Error::Internal(format!("no memory to decode a block: {error:?}"));
         Ok(Arc::new(Mutex::new(reservation.map_err(too_large)?)))
     }
@@ -110,7 +110,7 @@ impl BlockReader {
         let snapshot = what.reader.snapshot();
         let bytes = what.columns.iter().map(|column| snapshot.column_bytes(what.block as usize, *column));
         let bytes = bytes.fold(0, u64::saturating_add);
-        let permit = self.permit(bytes, flow, &what.reader.sources()).await?;
+        let permit = self.permit(bytes, flow, what.reader.source_id()).await?;
         self.read_within(&permit, what, purpose, flow, decode).await
     }
 

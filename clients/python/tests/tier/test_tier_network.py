@@ -144,8 +144,7 @@ def test_halves_between_which_the_network_drops_everything_deliver_the_same_batc
     decoded = [counter(server, "forebay_decode_rows_total") for server in servers]
     # A stream that finds its server only at the second attempt causes some blocks to be decoded at two servers of a half.
     halves_decoded = [sum(decoded[:2]), sum(decoded[2:])]
-    # So does a pause of this machine of more than 2 s, after which connections count as lost.
-    assert all(ROWS <= rows <= 2 * ROWS for rows in halves_decoded), halves_decoded
+    assert all(ROWS <= rows <= 5 / 4 * ROWS for rows in halves_decoded), halves_decoded
     # The streams of the next job are at their first servers again, which have decoded their parts.
     again = read_ranks(urls, WORLD, each=tensor_bytes, connect=UNBUFFERED, epochs=2, **JOB)
     assert global_batches(again) == expected

@@ -44,15 +44,18 @@ pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
 
 /// Starts a server at the address of an earlier one. Waits while another program has the port.
 pub(crate) async fn restarted(settings: Settings) -> Server {
-    loop {
-        match Server::start(settings.clone()).await {
-            Ok(server) => return server,
-            Err(error) => {
-                assert!(error.to_string().contains("in use"), "{error}");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let started = async {
+        loop {
+            match Server::start(settings.clone()).await {
+                Ok(server) => return server,
+                Err(error) => {
+                    assert!(format!("{error:?}").contains("Address already in use"), "{error:?}");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
             }
         }
-    }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), started).await.expect("the port is free again")
 }
 
 /// Returns a socket whose address refuses connections as long as the socket lives, because it does not listen.

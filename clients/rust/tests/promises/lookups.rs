@@ -276,10 +276,11 @@ async fn a_rejected_lookup_fails_alone_at_a_server_that_ends_the_exchange() {
     assert!(earlier.shared.exchanges.load(Ordering::Relaxed) > 4);
 }
 
-/// Held by tests that count or cause [`ended_exchanges`], because all servers of a process have the same metrics.
+/// Lock for tests that end exchanges with an error or count such exchanges. All servers of a process share their metrics, so these tests
+/// must not run at the same time.
 static ENDED_EXCHANGES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Returns the counter of exchanges that ended because of an invalid argument. Empty if there were none.
+/// Returns the metric lines that count exchanges ended by an invalid argument. Empty if there are none.
 async fn ended_exchanges(server: &Server) -> Vec<String> {
     let metrics = metrics(server).await;
     let calls = metrics.lines().filter(|line| line.starts_with("forebay_grpc_calls_total{"));

@@ -223,7 +223,7 @@ async fn a_server_that_does_not_return_is_a_final_error_at_the_retry_deadline() 
         }
     };
     let Error::RetryDeadlineExceeded { waited, attempts, last } = &error else { panic!("{error:?}") };
-    assert!(*waited >= Duration::from_secs(3) && *attempts >= 1 && last.is_transient(), "{error}");
+    assert!((3..30).contains(&waited.as_secs()) && *attempts >= 1 && last.is_transient(), "{error}");
     let unreachable = client.train(&train(1)).await.err().unwrap();
     assert!(matches!(unreachable, Error::RetryDeadlineExceeded { .. }), "{unreachable}");
 }

@@ -135,7 +135,7 @@ impl Windows {
             registry.insert(&held);
             windows.push(Arc::clone(&held));
             let mut share = share?;
-            share.load_only_from(&window.job.reader().sources());
+            share.load_only_from(window.job.reader().source_id());
             new.push((window, held, (share, size.correction), reporter));
         }
         drop(registry);
@@ -186,9 +186,9 @@ impl Windows {
     }
 }
 
-/// Sources from which `windows` are loaded, without duplicates.
+/// Ids of the sources from which `windows` are loaded, without duplicates.
 fn sources(windows: &[&WantedWindow]) -> Vec<SourceId> {
-    let mut sources: Vec<_> = windows.iter().flat_map(|window| window.job.reader().sources()).collect();
+    let mut sources: Vec<_> = windows.iter().map(|window| window.job.reader().source_id()).collect();
     sources.sort_unstable();
     sources.dedup();
     sources

@@ -218,7 +218,7 @@ impl Windows {
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let bytes = job.footprint.corrected(job.read_bytes(block).max(job.bytes_of(&[block])));
-            let permit = self.blocks.permit(bytes, job.decode_flow, &job.reader().sources()).await?;
+            let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
             self.columns.pin(job, block, permit).await
         })
     }
@@ -229,7 +229,7 @@ impl Windows {
 
     async fn build_frame(&self, job: &Job, block: u32, limit: u64) -> Result<Frame, Error> {
         let bytes = job.footprint.corrected(job.build_bytes(block));
-        let permit = self.blocks.permit(bytes, job.decode_flow, &job.reader().sources()).await?;
+        let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
         let (mut parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);

@@ -104,10 +104,17 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
     reader.start()
     started = time.monotonic()
     server.terminate()
-    until(lambda: not server.is_running() or server.http_get("/readyz")[0] != 200)
+    seen: list[int] = []
+
+    def fails_or_ends() -> bool:
+        seen.append(server.http_get("/readyz")[0])
+        return seen[-1] == 503 or not server.is_running()
+
+    until(fails_or_ends)
+    assert seen.count(200) < 50, "the server is ready for seconds after the signal"
     assert server.wait() == 0
-    # The stream would end after hours.
-    assert time.monotonic() - started < 60
+    # Without the signal, the stream would run for hours.
+    assert time.monotonic() - started < 20
     reader.join(60)
     [(status, message)] = outcome
     assert status == "UNAVAILABLE" and "continue with the next step" in message, message
@@ -121,7 +128,7 @@ def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
     next(stream)
     started = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 20
     with pytest.raises(FAILURES):
         for _ in stream:
             pass

@@ -405,7 +405,8 @@ def test_the_dashboard_stays_responsive_with_a_thousand_sessions(chromium: Any, 
             assert seen.page.locator("#sessions-body tr").count() == 50
             seen.page.evaluate("window.longest = 0")
             seen.page.wait_for_timeout(12_000)
-            # No task of the page may block its thread for half a second. On a busy machine, a task may wait for the CPU.
+            # A task of the page should block its thread for less than half a second. The limit here is 2 s, because a task may also wait
+            # for the CPU on a busy machine.
             assert seen.page.evaluate("window.longest") < 2000
             last = every_session(server)[-1]["id"]
             seen.page.get_by_test_id("sessions-filter").fill(last)

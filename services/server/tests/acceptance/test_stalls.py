@@ -69,7 +69,8 @@ def watch(server: Server, trainer: Trainer, steps: int | None) -> Seen:
     trainer.run(steps)
     done.set()
     asker.join()
-    # The server keeps an ended session for a minute. Wait until its last report is included: until it changes no more.
+    # The server keeps an ended session for a minute. Wait until the session includes its last report, that is, until its times no longer
+    # change.
     session, changes = None, True
     while changes:
         time.sleep(1.5)

@@ -361,8 +361,9 @@ def test_an_unavailable_collector_neither_delays_streams_nor_costs_much_cpu_time
     assert dead.log().count("trace export failed; dropping spans") == 1
     started = time.monotonic()
     assert dead.stop() == 0
-    # The limits of the last export and of the connections are 2.5 s together.
-    assert time.monotonic() - started < 30
+    # When a server stops, the last export and the closing of connections may take 2.5 s in total. The rest of the 10 s is for a busy
+    # machine.
+    assert time.monotonic() - started < 10
 
 
 def test_queued_spans_are_sent_before_the_server_stops(

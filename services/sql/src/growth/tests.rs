@@ -13,7 +13,8 @@ fn schema() -> Schema {
     ])
 }
 
-/// Sizes of the result and of all parts of an expression: bytes per row, and the factor of each column.
+/// Sizes of the result of an expression, and of all its parts together: the fixed bytes per row, and the bytes per byte of each input
+/// column.
 fn sizes(text: &str) -> [(u64, Vec<(usize, u64)>); 2] {
     let schema = schema();
     let expression = Expression::column(&format!("{text} AS y"), &schema).unwrap();
@@ -23,8 +24,8 @@ fn sizes(text: &str) -> [(u64, Vec<(usize, u64)>); 2] {
 }
 
 #[test]
-fn the_estimates_add_bytes_per_row_and_factors_of_the_columns() {
-    // Literals of text take 8 bytes of offsets and their own.
+fn estimates_sum_the_bytes_per_row_and_the_factor_of_each_column() {
+    // A text literal takes 8 bytes for its offsets, plus the bytes of the text.
     for (text, result, work) in [
         ("x", (0, vec![(0, 1)]), (0, vec![(0, 1)])),
         ("x + 1", (8, vec![]), (16, vec![(0, 1)])),

@@ -59,10 +59,9 @@ impl Reader {
         &self.snapshot
     }
 
-    /// Sources of the blocks: the dataset, which is the same for readers of the same URL, and its store.
-    pub fn sources(&self) -> [SourceId; 2] {
-        let (dataset, store) = (xxh3_64(self.location.url().as_bytes()), self.location.store_id());
-        [SourceId::Dataset { dataset, store }, SourceId::Store(store)]
+    /// Id of the source of the blocks: the same for readers of the same URL.
+    pub fn source_id(&self) -> SourceId {
+        SourceId(xxh3_64(self.location.url().as_bytes()))
     }
 
     /// URL of a file of the snapshot, for messages.

@@ -26,7 +26,6 @@ static IN_USE: LazyLock<Mutex<Permits>> = LazyLock::new(Mutex::default);
 /// Permits of the calls to one file system. Clones and other instances of the same device share them.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSystem {
-    device: u64,
     calls: Arc<Semaphore>,
 }
 
@@ -36,17 +35,12 @@ impl FileSystem {
         let max_calls = max_calls.clamp(1, Semaphore::MAX_PERMITS);
         let mut in_use = IN_USE.lock();
         if let Some(calls) = in_use.get(&(device, max_calls)).and_then(Weak::upgrade) {
-            return Self { device, calls };
+            return Self { calls };
         }
         in_use.retain(|_, calls| calls.strong_count() > 0);
         let calls = Arc::new(Semaphore::new(max_calls));
         in_use.insert((device, max_calls), Arc::downgrade(&calls));
-        Self { device, calls }
-    }
-
-    /// Device number.
-    pub(crate) fn device(&self) -> u64 {
-        self.device
+        Self { calls }
     }
 
     /// Number of further calls that may run.

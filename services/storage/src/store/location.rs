@@ -19,7 +19,6 @@ use tokio::{
     time::timeout,
 };
 use url::Url;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Config, Error,
@@ -201,14 +200,6 @@ impl Location {
         &self.store
     }
 
-    /// Id of the bucket, HTTP server or local file system. Locations of one file system may have different ids until they are accessed.
-    pub(crate) fn store_id(&self) -> u64 {
-        match &self.local {
-            Some(reads) => reads.file_system.lock().device(),
-            None => xxh3_64(store_of(&self.url).as_bytes()),
-        }
-    }
-
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -253,13 +244,6 @@ impl fmt::Debug for Location {
 
 fn invalid(url: &str, detail: impl fmt::Display) -> Error {
     Error::Invalid { url: url.to_owned(), detail: detail.to_string() }
-}
-
-/// The part of a URL before its path.
-fn store_of(url: &str) -> &str {
-    let authority = url.find("://").map_or(0, |at| at + 3);
-    let end = url[authority..].find('/').map_or(url.len(), |at| authority + at);
-    &url[..end]
 }
 
 /// The URL without what precedes the last `@`, which may be a password.
@@ -330,16 +314,6 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn datasets_of_one_bucket_or_file_system_have_one_store() {
-        let id = |url: &str| Location::parse(url, &Config::default()).unwrap().store_id();
-        assert_eq!(id("http://host:80/a"), id("http://host:80/b/c"));
-        assert_eq!(id("http://host:80"), id("http://host:80/"));
-        assert_ne!(id("http://host:80/a"), id("http://host:81/a"));
-        assert_eq!(id("/a"), id("file:///b/c"));
-        assert_ne!(id("/a"), id("http://host/a"));
-    }
 
     #[test]
     fn a_password_in_a_url_is_rejected_and_not_repeated() {
