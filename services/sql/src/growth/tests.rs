@@ -52,3 +52,16 @@ fn estimates_sum_the_bytes_per_row_and_the_factor_of_each_column() {
         assert_eq!(sizes(text), [result, work], "{text}");
     }
 }
+
+#[test]
+fn a_batch_is_split_until_each_part_is_small_or_has_one_row() {
+    let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..8));
+    let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+    let rows = |max_rows: usize| {
+        let parts = slices(batch.clone(), &|part| part.num_rows() <= max_rows);
+        parts.iter().map(RecordBatch::num_rows).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(8), [8]);
+    assert_eq!(rows(3), [2; 4]);
+    assert_eq!(rows(0), [1; 8]);
+}
