@@ -22,6 +22,9 @@ GATHER_S = 0.08
 TRAINERS = 4
 # Two windows of a verdict, and the time until reports are settled.
 SETTLED_S = 24
+# Number of times that a demand is compared with what the trainers measure, until both agree. A pause of one process of a busy machine
+# falls into only one of the two.
+MEASUREMENTS = 3
 TARGET_LOAD = 0.8
 
 
@@ -90,14 +93,17 @@ def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Poo
     trainers = [Trainer(server.location, train(job), 2 * GATHER_S) for job in range(TRAINERS)]
     with running(trainers):
         time.sleep(SETTLED_S)
-        before = [(trainer.waited, trainer.computed) for trainer in trainers]
-        average = averages(server, 10)
-        grown = growths(trainers, before)
-    # All have the same share of a thread that is always busy. No job demands more than one server at the target load.
-    expected = sum(min(TARGET_LOAD, growth / TRAINERS) for growth in grown)
-    print(f"wanted {average:.2f}, {expected:.2f} by the trainers, which would take {grown} times their rates")
+        for _ in range(MEASUREMENTS):
+            before = [(trainer.waited, trainer.computed) for trainer in trainers]
+            average = averages(server, 10)
+            grown = growths(trainers, before)
+            # All have the same share of a thread that is always busy. No job demands more than one server at the target load.
+            expected = sum(min(TARGET_LOAD, growth / TRAINERS) for growth in grown)
+            print(f"wanted {average:.2f}, {expected:.2f} by the trainers, which would take {grown} times their rates")
+            if average == (close := pytest.approx(expected, rel=0.15)):
+                break
     assert average > 1.5
-    assert average == pytest.approx(expected, rel=0.25)
+    assert average == close
     until(lambda: wanted(server) == 0, 20, "the demand of trainers that ended remains")
 
 
@@ -118,19 +124,25 @@ def test_the_demand_of_a_job_on_two_servers_adds_up_to_at_most_its_number_of_par
         ]
         for count, pair in servers.items()
     }
-    with running([*trainers[2], *trainers[4]]):
-        time.sleep(SETTLED_S)
-        before = {count: [(each.waited, each.computed) for each in of] for count, of in trainers.items()}
-        averages = averages_of([*servers[2], *servers[4]], 10)
-        grown = {count: growths(of, before[count]) for count, of in trainers.items()}
-    print(f"wanted {averages}, growths {grown}")
-    for count, average in ((2, averages[:2]), (4, averages[2:])):
+
+    def expected(count: int) -> float:
         # Half of the ranks share a thread that is always busy, so each has half of a server.
         limit = TARGET_LOAD * count / 2
-        expected = sum(min(limit, sum(of) / 2) for of in (grown[count][:2], grown[count][2:]))
-        assert sum(average) == pytest.approx(expected, rel=0.25)
-        assert sum(average) <= TARGET_LOAD * count * 1.001
-    assert sum(averages[2:]) > 1.5 * sum(averages[:2])
+        return sum(min(limit, sum(of) / 2) for of in (grown[count][:2], grown[count][2:]))
+
+    with running([*trainers[2], *trainers[4]]):
+        time.sleep(SETTLED_S)
+        for _ in range(MEASUREMENTS):
+            before = {count: [(each.waited, each.computed) for each in of] for count, of in trainers.items()}
+            averages = averages_of([*servers[2], *servers[4]], 10)
+            grown = {count: growths(of, before[count]) for count, of in trainers.items()}
+            print(f"wanted {averages}, growths {grown}")
+            sums = [sum(averages[:2]), sum(averages[2:])]
+            if sums == (close := pytest.approx([expected(2), expected(4)], rel=0.15)):
+                break
+    assert sums == close
+    assert all(average <= TARGET_LOAD * count * 1.001 for count, average in zip((2, 4), sums))
+    assert sums[1] > 1.5 * sums[0]
 
 
 @pytest.mark.timeout(120)

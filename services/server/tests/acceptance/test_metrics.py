@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import threading
 import time
 import urllib.request
@@ -218,17 +219,21 @@ def busy_folder(server: Server) -> list[str]:
 
 
 def test_a_scrape_is_small_and_fast(busy: Server, worked: Scrape) -> None:
-    """Verifies the limits of 200 KB and 50 ms. The least of several times, because any one may be late on a busy machine."""
-    took: list[float] = []
+    """Verifies the limits of 200 KB and 50 ms. Measures up to three times, because scrapes may be slow on a busy machine."""
     size = 0
-    for _ in range(21):
-        started = time.perf_counter()
-        with urllib.request.urlopen(f"http://{busy.http}/metrics") as response:
-            size = max(size, len(response.read()))
-        took.append(time.perf_counter() - started)
-    print(f"a scrape: {size / 1000:.1f} KB, {min(took) * 1000:.1f} ms (least of {len(took)}), {len(worked.samples)} samples")
+    for _ in range(3):
+        took: list[float] = []
+        for _ in range(21):
+            started = time.perf_counter()
+            with urllib.request.urlopen(f"http://{busy.http}/metrics") as response:
+                size = max(size, len(response.read()))
+            took.append(time.perf_counter() - started)
+        median = statistics.median(took)
+        print(f"a scrape: {size / 1000:.1f} KB, {median * 1000:.1f} ms (median of {len(took)}), {len(worked.samples)} samples")
+        if median < 0.05:
+            break
     assert size < 200_000
-    assert min(took) < 0.05
+    assert median < 0.05
 
 
 class Shaky(BaseHTTPRequestHandler):

@@ -403,11 +403,15 @@ def test_the_dashboard_stays_responsive_with_a_thousand_sessions(chromium: Any, 
             until(lambda: "1,000" in seen.text("sessions-count"), 30)
             until(lambda: "of 1,000" in seen.page.locator("#sessions-page").inner_text(), 30)
             assert seen.page.locator("#sessions-body tr").count() == 50
-            seen.page.evaluate("window.longest = 0")
-            seen.page.wait_for_timeout(12_000)
-            # A task of the page should block its thread for less than half a second. The limit here is 2 s, because a task may also wait
+            # A task of the page blocks its thread for less than half a second. Measured up to three times, because a task may also wait
             # for the CPU on a busy machine.
-            assert seen.page.evaluate("window.longest") < 2000
+            for _ in range(3):
+                seen.page.evaluate("window.longest = 0")
+                seen.page.wait_for_timeout(12_000)
+                longest = seen.page.evaluate("window.longest")
+                if longest < 500:
+                    break
+            assert longest < 500
             last = every_session(server)[-1]["id"]
             seen.page.get_by_test_id("sessions-filter").fill(last)
             seen.page.get_by_test_id(f"session-{last}").wait_for()
