@@ -117,7 +117,7 @@ def test_an_unreachable_server_is_a_deadline_error_within_the_deadline(tmp_path:
             begun = time.monotonic()
             with pytest.raises(errors.DeadlineError, match="attempt"):
                 next(iter(forebay.connect(url, retry_deadline=1).train("flights", batch_size=1)))
-            # An attempt alone may take 10 s to connect.
+            # Without the deadline, a single attempt could take 10 s to connect.
             assert time.monotonic() - begun < 9
     with pytest.raises(errors.RequestError, match="absent.pem"):
         next(iter(forebay.connect("grpc+tls://127.0.0.1:1", ca=tmp_path / "absent.pem").train("x", batch_size=1)))

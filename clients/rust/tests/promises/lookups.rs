@@ -353,7 +353,8 @@ async fn an_idle_exchange_is_closed_and_opened_again() {
         let before = proxy.connections.load(Ordering::Relaxed);
         assert_rows(&lookups.get(&keys(expected)).await.unwrap(), expected);
         let connections = proxy.connections.load(Ordering::Relaxed);
-        // The first exchange is open already, unless half a second passes before its first lookup.
+        // The first round uses the exchange that is already open. If more than half a second passed before it, that exchange was closed,
+        // and the round opens one.
         let opened = connections - before;
         assert!(opened == 1 || (number == 0 && opened == 0), "{opened} connections");
         let closed = async {

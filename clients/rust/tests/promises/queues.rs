@@ -161,8 +161,8 @@ async fn a_dropped_request_leaves_the_queue() {
     let caller = client.infer("ranker").await.unwrap();
     tokio::time::timeout(Duration::from_millis(50), caller.ask(&keys(0..5), None)).await.unwrap_err();
     // With one request in flight at most, this one is sent after the other is cancelled.
-    // If cancelling the first request takes longer than the timeout of the second, the second expires without being sent, with another
-    // error. Then it is tried again.
+    // The second request may time out before the first is cancelled. It is then never sent and fails with a different error, so it is
+    // tried again.
     let expired = async {
         loop {
             let expired = caller.ask(&keys(0..1), Some(Duration::from_secs(3))).await.err().unwrap();

@@ -58,8 +58,8 @@ impl Arrivals {
         self.spans().map(rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. After a pause of
-    /// that time or more, the period begins at the first arrival. It is never shorter than one second.
+    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. If nothing
+    /// arrived for that long, the period begins at the first arrival after the pause. It is never shorter than one second.
     pub(super) fn mean_rate(&self, now: Time) -> f64 {
         let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
         let counted = self.seconds.iter().filter(|(second, _)| *second >= begin);

@@ -12,8 +12,8 @@ pub struct TurnCost {
 }
 
 impl TurnCost {
-    /// Adds the cost of the next step, in computed values: a turn has four million, which take some tens of milliseconds. If the turn
-    /// has no room for it, the step is done in the next turn. A step that is larger than a turn is alone in its turn.
+    /// Adds the cost of the next step, counted in computed values. A turn may compute four million of them, which takes some tens of
+    /// milliseconds. If the turn has no room for the step, it is done in the next turn. A step larger than a turn has a turn of its own.
     pub async fn spend(&mut self, cost: u64) {
         if self.spent > 0 && self.spent.saturating_add(cost) > SLICE_COST {
             self.spent = 0;

@@ -27,7 +27,10 @@ def free_port() -> int:
 
 
 def _range() -> range:
-    """Returns the larger range of ports outside of the ephemeral range, or all ports if it is too small or unknown."""
+    """Returns the ports below or above the ephemeral range, whichever are more.
+
+    Returns all ports if those are too few, or if the ephemeral range is unknown.
+    """
     try:
         first, last = map(int, EPHEMERAL.read_text().split())
     except OSError:

@@ -27,7 +27,7 @@ fn the_cost_is_proportional_to_the_rows_and_at_least_rows_times_nodes() {
 }
 
 #[test]
-fn operands_that_expansion_copies_count_once_per_copy() {
+fn an_operand_copied_by_expansion_is_counted_once_per_copy() {
     for (text, expected) in [
         ("x", 1),
         ("x + 1", 3),

@@ -13,8 +13,8 @@ fn schema() -> Schema {
     ])
 }
 
-/// Sizes of the result of an expression, and of all its parts together: the fixed bytes per row, and the bytes per byte of each input
-/// column.
+/// Two sizes of an expression: that of its result, and the sum over all its parts. Each has a fixed number of bytes per row, and for each
+/// input column a factor by which the bytes of the column are multiplied.
 fn sizes(text: &str) -> [(u64, Vec<(usize, u64)>); 2] {
     let schema = schema();
     let expression = Expression::column(&format!("{text} AS y"), &schema).unwrap();
@@ -24,7 +24,7 @@ fn sizes(text: &str) -> [(u64, Vec<(usize, u64)>); 2] {
 }
 
 #[test]
-fn estimates_sum_the_bytes_per_row_and_the_factor_of_each_column() {
+fn an_estimate_adds_up_the_bytes_per_row_and_the_factors_of_each_column() {
     // A text literal takes 8 bytes for its offsets, plus the bytes of the text.
     for (text, result, work) in [
         ("x", (0, vec![(0, 1)]), (0, vec![(0, 1)])),
