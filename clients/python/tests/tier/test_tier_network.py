@@ -130,11 +130,13 @@ def test_halves_between_which_the_network_drops_everything_deliver_the_same_batc
             for server in servers:
                 until(lambda: known(server) == set(names), 60, lambda: str(view(server)))
             barrier.wait(TIMEOUT_S)
+        except BaseException:
+            # The ranks must not wait any more. Without a failure this would break the last wait of ranks that have yet to wake up.
+            barrier.abort()
+            raise
         finally:
-            # If anything fails, the ranks do not wait any more.
             for border in borders:
                 border.flows.set()
-            barrier.abort()
         parts = [each.result() for each in reading]
 
     # The readers have ended.
