@@ -9,7 +9,7 @@ use datafusion_common::{
     tree_node::{TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    Expr, ExprSchemable, Operator, Volatility, execution_props::ExecutionProps, simplify::SimplifyContext,
+    Expr, ExprSchemable, Operator, execution_props::ExecutionProps, simplify::SimplifyContext,
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
@@ -339,12 +339,9 @@ fn check_pure(expression: &Expr) -> Result<(), Error> {
             | Expr::Case(_)
             | Expr::Cast(_)
             | Expr::TryCast(_)
-            | Expr::InList(_) => None,
+            | Expr::InList(_)
+            | Expr::ScalarFunction(_) => None,
             Expr::BinaryExpr(binary) if ALLOWED.contains(&binary.op) => None,
-            Expr::ScalarFunction(call) if call.func.signature().volatility == Volatility::Immutable => None,
-            Expr::ScalarFunction(call) => {
-                Some(format!("{}() depends on more than the row", call.func.name()))
-            }
             other => Some(format!("'{other}' is not an expression of one row")),
         };
         refused = why;

@@ -9,7 +9,7 @@ use datafusion_common::{
     DFSchema, Result, ScalarValue,
     tree_node::{TreeNode, TreeNodeRecursion},
 };
-use datafusion_expr::{Expr, ExprSchemable, Operator};
+use datafusion_expr::{Expr, ExprSchemable};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
@@ -156,9 +156,8 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
         {
             children.first().cloned().unwrap_or_default().plus(&Growth::of_rows(8))
         }
-        (Expr::BinaryExpr(binary), None) if binary.op == Operator::StringConcat => {
-            sum().plus(&Growth::of_rows(2 * TEXT_BYTES))
-        }
+        // `||`. The results of all other operators have a fixed width.
+        (Expr::BinaryExpr(_), None) => sum().plus(&Growth::of_rows(2 * TEXT_BYTES)),
         // Separators and the replacements of `translate` can make the result longer than its inputs.
         (Expr::ScalarFunction(call), None) if matches!(call.name(), "concat_ws" | "translate") => {
             sum().times(4).plus(&Growth::of_rows(8))

@@ -84,8 +84,7 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
 /// Replaces a part without columns by its value, unless its evaluation fails. Such a part fails at run time, for the
 /// first row that needs it.
 fn folded(part: Expr, row: &RecordBatch) -> Result<Expr> {
-    let is_constant = !is_literal(&part) && !matches!(part, Expr::Alias(_)) && part.column_refs().is_empty();
-    if !is_constant {
+    if !part.column_refs().is_empty() {
         return Ok(part);
     }
     let Ok(value) = value_of(&part, row) else { return Ok(part) };
@@ -149,7 +148,7 @@ fn narrow(cast: &Expr, constants: &[Expr], schema: &DFSchema) -> Result<Option<(
         return Ok(None);
     }
     let narrowed = |constant: &Expr| match constant {
-        Expr::Literal(value, _) if !value.is_null() => {
+        Expr::Literal(value, _) => {
             let narrowed = try_cast_literal_to_type(value, &from).filter(|narrowed| !narrowed.is_null())?;
             let is_equal = narrowed.cast_to(to).is_ok_and(|widened| widened == *value);
             is_equal.then(|| Expr::Literal(narrowed, None))
@@ -200,3 +199,6 @@ fn is_literal(part: &Expr) -> bool {
 fn binary(left: Expr, op: Operator, right: Expr) -> Expr {
     Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,3 +96,6 @@ fn fields(array: &StructArray) -> Result<StructArray, ArrowError> {
     let columns = columns.iter().map(with_one_nan).collect::<Result<_, _>>()?;
     StructArray::try_new_with_length(fields, columns, nulls, rows)
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,7 +114,8 @@ impl ContextProvider for Context {
         Vec::new()
     }
 
+    /// The functions that the error of an unknown function with OVER suggests. Without one, it asks to report a bug of DataFusion.
     fn udwf_names(&self) -> Vec<String> {
-        Vec::new()
+        self.udf_names()
     }
 }

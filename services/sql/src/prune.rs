@@ -3,7 +3,6 @@
 //! The result of an expression is the set of values that it can have for some row: true, false and null. Without statistics the
 //! set contains all three.
 
-use arrow_schema::DataType;
 use datafusion_common::{
     ScalarValue,
     tree_node::{TreeNode, TreeNodeRecursion},
@@ -167,13 +166,7 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     if value.is_null() {
         return Possible { yes: false, no: false, null: true };
     }
-    let is_nan = match value {
-        ScalarValue::Float64(Some(value)) => value.is_nan(),
-        ScalarValue::Float32(Some(value)) => value.is_nan(),
-        ScalarValue::Float16(Some(value)) => value.is_nan(),
-        _ => false,
-    };
-    if is_nan {
+    if float(value).is_some_and(f64::is_nan) {
         return ANY;
     }
     let (null, values) = bounds.nulls(column).unwrap_or((true, true));
@@ -186,18 +179,11 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
         return Possible { yes: unequal, no: !unequal, null };
     }
     let unknown = Possible { null, ..ANY };
-    // Comparisons can treat 0.0 and -0.0 as equal or not; both are tried.
-    let zeros: &[ScalarValue] = match value {
-        ScalarValue::Float64(Some(0.0)) => {
-            &[ScalarValue::Float64(Some(0.0)), ScalarValue::Float64(Some(-0.0))]
-        }
-        ScalarValue::Float32(Some(0.0)) => {
-            &[ScalarValue::Float32(Some(0.0)), ScalarValue::Float32(Some(-0.0))]
-        }
-        one => std::slice::from_ref(one),
-    };
     let Some((least, greatest)) = bounds.range(column) else { return unknown };
-    let each = zeros.iter().map(|value| against(op, value, &least, &greatest));
+    // Comparisons can treat 0.0 and -0.0 as equal or not; both are tried.
+    let other_zero = (float(value) == Some(0.0))
+        .then(|| value.arithmetic_negate().expect("a float has a negative of the same type"));
+    let each = std::iter::once(value).chain(&other_zero).map(|value| against(op, value, &least, &greatest));
     let any = |a: (bool, bool), b: (bool, bool)| (a.0 || b.0, a.1 || b.1);
     match each.reduce(|a, b| Some(any(a?, b?))).flatten() {
         Some((yes, no)) => Possible { yes, no, null },
@@ -215,7 +201,7 @@ fn against(
 ) -> Option<(bool, bool)> {
     let (least, greatest) = (least.partial_cmp(value)?, greatest.partial_cmp(value)?);
     // Bounds do not include NaNs, which compare greater than all numbers.
-    let nans = matches!(value.data_type(), DataType::Float16 | DataType::Float32 | DataType::Float64);
+    let nans = float(value).is_some();
     let above = |yes: bool| yes || nans;
     Some(match op {
         Operator::Eq => (least.is_le() && greatest.is_ge(), above(!(least.is_eq() && greatest.is_eq()))),
@@ -226,4 +212,14 @@ fn against(
         Operator::GtEq => (above(greatest.is_ge()), least.is_lt()),
         _ => return None,
     })
+}
+
+/// The value of a float of any width.
+fn float(value: &ScalarValue) -> Option<f64> {
+    match value {
+        ScalarValue::Float64(value) => *value,
+        ScalarValue::Float32(value) => value.map(f64::from),
+        ScalarValue::Float16(value) => value.map(f64::from),
+        _ => None,
+    }
 }

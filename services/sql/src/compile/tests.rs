@@ -45,3 +45,29 @@ fn an_operand_copied_by_expansion_is_counted_once_per_copy() {
         assert_eq!(Expanded::of(&planned).nodes, expected, "{text}");
     }
 }
+
+#[test]
+fn every_function_depends_on_its_arguments_alone() {
+    for (name, function) in functions::all() {
+        assert_eq!(function.signature().volatility, datafusion_expr::Volatility::Immutable, "{name}");
+    }
+}
+
+#[test]
+fn arithmetic_of_constants_that_has_no_value_is_refused_when_it_is_compiled() {
+    for text in ["9223372036854775807 + 1", "-9223372036854775807 - 2", "9223372036854775807 * 2"] {
+        let error = Expression::filter(&format!("x < {text}"), &schema()).expect_err(text);
+        assert!(error.to_string().contains("Overflow"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn an_expression_may_have_64_kib_and_2048_tokens() {
+    let long = |bytes: usize| plan(&format!("x{}", " ".repeat(bytes - 1)), &schema());
+    assert!(long(MAX_BYTES).is_ok());
+    assert!(long(MAX_BYTES + 1).expect_err("it is too long").to_string().contains("expected at most 65536"));
+    let tokens = |more: &str| plan(&format!("NOT x IN ({}1){more}", "1, ".repeat(1021)), &schema());
+    assert!(tokens("").is_ok());
+    let error = tokens(" IS NULL").expect_err("it has too many tokens");
+    assert!(error.to_string().contains("has 2050 tokens, expected at most 2048"), "{error}");
+}

@@ -88,11 +88,7 @@ fn hash(x: &ArrayRef, bucket: impl Fn(&[u8]) -> i64) -> Result<Int64Array> {
     let Some(data_type) = hash_type(x.data_type()) else {
         return exec_err!("hash_bucket: does not support values of type {}", x.data_type());
     };
-    // Arrow casts 32-bit dates and times to 64 bits only through integers.
-    let x = match x.data_type() {
-        DataType::Date32 | DataType::Time32(_) => cast(&cast(x, &DataType::Int32)?, &DataType::Int64)?,
-        _ => cast(x, &data_type)?,
-    };
+    let x = cast(x, &data_type)?;
     Ok(match data_type {
         DataType::UInt64 => x.as_primitive::<UInt64Type>().unary(|value| bucket(&value.to_le_bytes())),
         DataType::Int64 => x.as_primitive::<Int64Type>().unary(|value| bucket(&value.to_le_bytes())),

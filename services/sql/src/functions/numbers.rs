@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray, cast::AsArray, types::*};
+use arrow_array::{ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray, cast::AsArray, types::*};
 use arrow_schema::DataType;
 use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{
@@ -22,20 +22,13 @@ pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     [log1p, standardize, ScalarUDF::from(bucketize), ScalarUDF::from(clip)].map(Arc::new).into()
 }
 
-fn doubles(argument: &ColumnarValue, rows: usize) -> Result<PrimitiveArray<Float64Type>> {
-    Ok(argument.clone().into_array(rows)?.as_primitive::<Float64Type>().clone())
-}
-
-fn rows_of(arguments: &[ColumnarValue]) -> usize {
-    let lens = arguments.iter().map(|argument| match argument {
-        ColumnarValue::Array(array) => array.len(),
-        ColumnarValue::Scalar(_) => 1,
-    });
-    lens.max().unwrap_or(1)
+/// The values of an argument; of a constant one value, which DataFusion takes as a constant if all arguments are.
+fn doubles(argument: &ColumnarValue) -> Result<PrimitiveArray<Float64Type>> {
+    Ok(argument.clone().into_array(1)?.as_primitive::<Float64Type>().clone())
 }
 
 fn log1p(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
-    let x = doubles(&arguments[0], rows_of(arguments))?;
+    let x = doubles(&arguments[0])?;
     Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(f64::ln_1p))))
 }
 
@@ -54,7 +47,7 @@ fn standardize(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
             "standardize: mean {mean} and deviation {deviation}, expected finite numbers and a deviation other than 0"
         );
     }
-    let x = doubles(&arguments[0], rows_of(&arguments[..1]))?;
+    let x = doubles(&arguments[0])?;
     Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(|x| (x - mean) / deviation))))
 }
 
@@ -87,7 +80,7 @@ impl ScalarUDFImpl for Bucketize {
         if bounds.iter().any(|bound| bound.is_nan()) || !bounds.is_sorted_by(|a, b| a < b) {
             return exec_err!("bucketize: the bounds {bounds:?} are not ascending");
         }
-        let x = doubles(&call.args[0], call.number_rows)?;
+        let x = doubles(&call.args[0])?;
         // Like numpy.digitize: NaN is above all bounds.
         let bucket = |x: f64| bounds.partition_point(|bound| x.is_nan() || *bound <= x) as i64;
         let buckets: Int64Array = x.unary(bucket);

@@ -1,3 +1,4 @@
+use arrow_array::{FixedSizeListArray, Int32Array, LargeListArray, ListArray, MapArray, StructArray};
 use arrow_schema::Field;
 
 use super::*;
@@ -57,11 +58,53 @@ fn an_estimate_adds_up_the_bytes_per_row_and_the_factors_of_each_column() {
 fn a_batch_is_split_until_each_part_is_small_or_has_one_row() {
     let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..8));
     let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
-    let rows = |max_rows: usize| {
+    for (max_rows, expected) in [(8, vec![8]), (3, vec![2; 4]), (0, vec![1; 8])] {
         let parts = slices(batch.clone(), &|part| part.num_rows() <= max_rows);
-        parts.iter().map(RecordBatch::num_rows).collect::<Vec<_>>()
-    };
-    assert_eq!(rows(8), [8]);
-    assert_eq!(rows(3), [2; 4]);
-    assert_eq!(rows(0), [1; 8]);
+        assert_eq!(parts.iter().map(RecordBatch::num_rows).collect::<Vec<_>>(), expected);
+        assert_eq!(arrow_select::concat::concat_batches(&batch.schema(), &parts).unwrap(), batch);
+    }
+}
+
+#[test]
+fn rows_of_a_long_array_have_the_bytes_of_the_same_rows_alone() {
+    let numbers = Int32Array::from_iter_values(0..300);
+    let item = |data_type: DataType| Arc::new(Field::new_list_field(data_type, true));
+    let int = item(DataType::Int32);
+    let list = ListArray::new(
+        int.clone(),
+        OffsetBuffer::from_repeated_length(3, 100),
+        Arc::new(numbers.clone()),
+        None,
+    );
+    let large = LargeListArray::new(
+        int.clone(),
+        OffsetBuffer::from_repeated_length(3, 100),
+        Arc::new(numbers.clone()),
+        None,
+    );
+    let fixed = FixedSizeListArray::new(int, 3, Arc::new(numbers.clone()), None);
+    let lists = FixedSizeListArray::new(item(list.data_type().clone()), 2, Arc::new(list.clone()), None);
+    let of_lists =
+        StructArray::from(vec![(item(list.data_type().clone()), Arc::new(list.clone()) as ArrayRef)]);
+    let entries = StructArray::from(vec![
+        (Arc::new(Field::new("keys", DataType::Int32, false)), Arc::new(numbers.clone()) as ArrayRef),
+        (Arc::new(Field::new("values", DataType::Int32, true)), Arc::new(numbers) as ArrayRef),
+    ]);
+    let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+    let map = MapArray::new(field, OffsetBuffer::from_repeated_length(3, 100), entries, None, false);
+    // A bit per value, 4 bytes per number and offset, 8 per large offset. The 10 rows have 30 numbers.
+    let items = 4 + 30 * 4;
+    for (array, rows, expected) in [
+        (Arc::new(list) as ArrayRef, 10, 2 + 11 * 4 + items),
+        (Arc::new(large), 10, 2 + 11 * 8 + items),
+        (Arc::new(fixed), 10, 2 + items),
+        (Arc::new(lists), 5, 1 + 2 + 11 * 4 + items),
+        (Arc::new(of_lists), 10, 2 + 2 + 11 * 4 + items),
+        (Arc::new(map), 10, 2 + 11 * 4 + 4 + 2 * items),
+    ] {
+        let part = array.slice(20, rows);
+        assert_eq!(array_bytes(&part), expected, "{}", array.data_type());
+        let alone = arrow_select::concat::concat(&[&part, &part.slice(0, 0)]).unwrap();
+        assert_eq!(array_bytes(&alone), expected, "{}", array.data_type());
+    }
 }

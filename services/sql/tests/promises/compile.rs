@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
-use forebay_sql::{Error, Expression, ScalarValue, array_bytes};
+use forebay_sql::{Error, Expression, ScalarValue, array_bytes, functions};
 
 fn schema() -> Schema {
     let list = DataType::new_list(DataType::Int32, true);
@@ -256,6 +256,18 @@ fn invalid_expressions_are_refused_with_their_reason() {
 }
 
 #[test]
+fn the_error_of_an_unknown_function_suggests_one_that_exists() {
+    for name in ["q", "xyzz", "row_number", "summ"] {
+        for over in ["", " OVER ()"] {
+            let error = error(&format!("{name}(delay){over} AS y"));
+            let known = format!("Invalid function '{name}'.\nDid you mean '");
+            let suggested = error.split_once(&known).and_then(|(_, after)| after.split('\'').next());
+            assert!(suggested.is_some_and(|name| functions::all().contains_key(name)), "{error}");
+        }
+    }
+}
+
+#[test]
 fn deep_and_long_expressions_are_compiled_or_refused() {
     let deep = format!("{}delay{} AS y", "(".repeat(10_000), ")".repeat(10_000));
     assert!(error(&deep).contains("expected at most 2048"));
@@ -319,6 +331,9 @@ fn expressions_that_are_never_null_have_no_nulls() {
         ("COALESCE(delay, distance)", true),
         ("COALESCE(delay, x)", false),
         ("delay IS NULL", true),
+        ("-distance", true),
+        ("-delay", false),
+        ("NOT distance > 5", true),
         ("clip(delay, 0, 1)", false),
         ("hash_bucket(distance, 10)", true),
         ("NULLIF(distance, 0)", false),

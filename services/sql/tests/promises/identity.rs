@@ -6,7 +6,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
     TimestampMicrosecondArray, types::Int32Type,
 };
-use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_schema::{DataType, Field, TimeUnit, UnionMode};
 use forebay_sql::{COMPUTED_BY, Expression, Identity, SEMANTICS, ScalarValue, functions};
 
 fn rows() -> RecordBatch {
@@ -241,6 +241,7 @@ fn identities_of_types_are_frozen() {
     let entries = DataType::Struct(
         vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Int8, true)].into(),
     );
+    let union = |mode| DataType::Union([(5, field("a", DataType::Int8))].into_iter().collect(), mode);
     let types = [
         DataType::Boolean,
         DataType::UInt16,
@@ -253,6 +254,8 @@ fn identities_of_types_are_frozen() {
         DataType::FixedSizeList(field("item", DataType::Float32), 8),
         DataType::Map(Arc::new(Field::new("entries", entries, false)), false),
         DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+        union(UnionMode::Sparse),
+        union(UnionMode::Dense),
     ];
     let lines = types.iter().map(|data_type| {
         format!("{data_type} -> {:032x}\n", Identity::new("golden", 1).data_type(data_type).hash())

@@ -159,13 +159,12 @@ fn verdicts_are_as_precise_as_the_statistics_allow() {
     }
 }
 
-/// Statistics of whole numbers from 10 to 20 in a column of any type.
-struct TenToTwenty(DataType);
+/// Statistics of a column without nulls, with values from the first to the second.
+struct Between(ScalarValue, ScalarValue);
 
-impl Bounds for TenToTwenty {
+impl Bounds for Between {
     fn range(&self, _: &str) -> Option<(ScalarValue, ScalarValue)> {
-        let of = |number: i64| ScalarValue::Int64(Some(number)).cast_to(&self.0).unwrap();
-        Some((of(10), of(20)))
+        Some((self.0.clone(), self.1.clone()))
     }
 
     fn nulls(&self, _: &str) -> Option<(bool, bool)> {
@@ -177,9 +176,12 @@ impl Bounds for TenToTwenty {
     }
 }
 
+const FLOATS: [DataType; 3] = [DataType::Float16, DataType::Float32, DataType::Float64];
+
 #[test]
 fn statistics_decide_comparisons_of_every_number_type_with_plain_constants() {
-    let types = [
+    use Verdict::{All, None, Unknown};
+    let others = [
         DataType::Int8,
         DataType::Int16,
         DataType::Int32,
@@ -188,23 +190,99 @@ fn statistics_decide_comparisons_of_every_number_type_with_plain_constants() {
         DataType::UInt16,
         DataType::UInt32,
         DataType::UInt64,
-        DataType::Float32,
-        DataType::Float64,
         DataType::Decimal128(12, 2),
         DataType::Decimal128(38, 0),
         DataType::Decimal256(40, 3),
     ];
-    for data_type in types {
+    for data_type in others.into_iter().chain(FLOATS) {
         let schema = Schema::new(vec![Field::new("x", data_type.clone(), false)]);
-        let verdict =
-            |text: &str| Expression::filter(text, &schema).unwrap().verdict(&TenToTwenty(data_type.clone()));
-        for text in ["x = 123", "x < 10", "x IN (9, 21)"] {
-            assert_eq!(verdict(text), Verdict::None, "{text} of {data_type}");
+        let number = |number: i64| ScalarValue::Int64(Some(number)).cast_to(&data_type).unwrap();
+        let bounds = Between(number(10), number(20));
+        // A float column may hold NaNs, which are greater than all numbers.
+        for (text, expected, of_floats) in [
+            ("x = 123", None, None),
+            ("x = 10", Unknown, Unknown),
+            ("x <> 123", All, All),
+            ("x <> 10", Unknown, Unknown),
+            ("x <> 20", Unknown, Unknown),
+            ("x < 10", None, None),
+            ("x < 11", Unknown, Unknown),
+            ("x < 21", All, Unknown),
+            ("x <= 9", None, None),
+            ("x <= 10", Unknown, Unknown),
+            ("x <= 20", All, Unknown),
+            ("x > 20", None, Unknown),
+            ("x > 10", Unknown, Unknown),
+            ("x > 9", All, All),
+            ("123 <= x", None, Unknown),
+            ("x >= 20", Unknown, Unknown),
+            ("x >= 10", All, All),
+            ("x IN (9, 21)", None, None),
+            ("x NOT IN (9, 21)", All, All),
+            ("x BETWEEN 21 AND 30", None, Unknown),
+        ] {
+            let verdict = Expression::filter(text, &schema).unwrap().verdict(&bounds);
+            let expected = if data_type.is_floating() { of_floats } else { expected };
+            assert_eq!(verdict, expected, "{text} of {data_type}");
         }
-        for text in ["x > 20", "123 <= x", "x BETWEEN 21 AND 30"] {
-            // A float column may hold NaNs, which are greater than all numbers.
-            let expected = if data_type.is_floating() { Verdict::Unknown } else { Verdict::None };
-            assert_eq!(verdict(text), expected, "{text} of {data_type}");
+    }
+}
+
+#[test]
+fn nothing_is_decided_about_a_comparison_with_nan() {
+    for data_type in FLOATS {
+        let schema = Schema::new(vec![Field::new("x", data_type.clone(), false)]);
+        let number = |number: i64| ScalarValue::Int64(Some(number)).cast_to(&data_type).unwrap();
+        for operator in ["=", "<>", "<", "<=", ">", ">="] {
+            let filter = Expression::filter(&format!("x {operator} 'NaN'"), &schema).unwrap();
+            assert_eq!(filter.verdict(&Between(number(10), number(20))), Verdict::Unknown, "{filter:?}");
         }
+    }
+}
+
+#[test]
+fn a_zero_of_either_sign_may_equal_a_zero_of_the_other_sign() {
+    for data_type in FLOATS {
+        for zero in [0.0, -0.0] {
+            let zero = ScalarValue::Float64(Some(zero)).cast_to(&data_type).unwrap();
+            let row = RecordBatch::try_from_iter([("x", zero.to_array().unwrap())]).unwrap();
+            for (text, kept) in [("x = 0", 1), ("x = '-0'", 1), ("x <> 0", 0), ("x <> '-0'", 0)] {
+                let filter = Expression::filter(text, &row.schema()).unwrap();
+                assert_eq!(filter.evaluate(&row).unwrap().as_boolean().true_count(), kept, "{filter:?}");
+                let verdict = filter.verdict(&Between(zero.clone(), zero.clone()));
+                assert_eq!(verdict, Verdict::Unknown, "{filter:?} of {data_type} {zero}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_constants_to_seek_in_bloom_filters_are_those_compared_with_a_column_for_equality() {
+    let schema = batch(&[]).schema();
+    for (text, expected) in [
+        ("i = 1", &["i 1"][..]),
+        ("1 <> i", &["i 1"]),
+        ("NOT (s = 's1' OR i = 2 AND i > 3)", &["s s1", "i 2"]),
+        ("s IN ('s1', 's2', NULL)", &["s s1", "s s2"]),
+        ("i NOT IN (1, 2)", &["i 1", "i 2"]),
+        ("i < 1 AND i BETWEEN 2 AND 3", &[]),
+        ("i IS DISTINCT FROM 1", &[]),
+        ("i = NULL", &[]),
+        ("i + 0 = 1", &[]),
+        ("b", &[]),
+    ] {
+        let constants = Expression::filter(text, &schema).unwrap().equality_constants();
+        let shown: Vec<_> = constants.iter().map(|(column, value)| format!("{column} {value}")).collect();
+        assert_eq!(shown, expected, "{text}");
+    }
+}
+
+#[test]
+fn the_cost_of_a_verdict_is_the_number_of_nodes() {
+    let schema = batch(&[]).schema();
+    for (text, expected) in
+        [("b", 1), ("NOT b", 2), ("i = 1", 3), ("i IN (1, 2, 3)", 5), ("b OR NOT i < 1", 6)]
+    {
+        assert_eq!(Expression::filter(text, &schema).unwrap().nodes(), expected, "{text}");
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, ListArray,
-    RecordBatch, StringArray, StructArray, cast::AsArray, types::Float64Type,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array,
+    LargeListArray, ListArray, MapArray, RecordBatch, StringArray, StructArray, cast::AsArray,
+    types::Float64Type,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Schema};
@@ -140,6 +141,8 @@ fn the_left_side_of_and_and_or_guards_the_right_side_at_any_share_of_rows() {
             ("a > 0 AND (b > 0 AND a / b > 3)", false),
             ("b > 0 AND a BETWEEN a / b AND 100", false),
             ("NOT (b = 0 OR NOT (a / b > 3))", false),
+            ("a IN (12, a / b)", true),
+            ("NOT (a NOT IN (12, a / b))", true),
         ] {
             let found = evaluate(text, &divisors(pass)).unwrap_or_else(|error| panic!("{text}: {error}"));
             let expected: BooleanArray =
@@ -157,16 +160,33 @@ fn every_nan_is_the_same_value_for_every_float_type_and_depth() {
     let item = Arc::new(Field::new("item", DataType::Float32, true));
     let list =
         ListArray::new(Arc::clone(&item), OffsetBuffer::from_lengths([1; 4]), Arc::new(nans.clone()), None);
+    let large = LargeListArray::new(
+        Arc::clone(&item),
+        OffsetBuffer::from_lengths([1; 4]),
+        Arc::new(nans.clone()),
+        None,
+    );
     let fixed = FixedSizeListArray::new(item, 1, Arc::new(nans.clone()), None);
     let entry = Arc::new(Field::new("x", DataType::Float32, true));
     let place = StructArray::new(vec![entry].into(), vec![Arc::new(nans.clone()) as ArrayRef], None);
+    let entries = StructArray::from(vec![
+        (
+            Arc::new(Field::new("keys", DataType::Int64, false)),
+            Arc::new(Int64Array::from_iter_values(0..4)) as ArrayRef,
+        ),
+        (Arc::new(Field::new("values", DataType::Float32, true)), Arc::new(nans.clone()) as ArrayRef),
+    ]);
+    let of_entries = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+    let map = MapArray::new(of_entries, OffsetBuffer::from_lengths([1; 4]), entries, None, false);
     let half: arrow_array::Float16Array =
         [0x7e00, 0xfe00, 0x7e01, 0xfc01].into_iter().map(|bits| Some(half::f16::from_bits(bits))).collect();
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("half", Arc::new(half)),
         ("single", Arc::new(nans)),
         ("list", Arc::new(list)),
+        ("large", Arc::new(large)),
         ("fixed", Arc::new(fixed)),
+        ("map", Arc::new(map)),
         ("place", Arc::new(place)),
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -201,6 +221,10 @@ fn every_nan_is_the_same_value_for_every_float_type_and_depth() {
     for text in [
         "list_truncate(list, 1)",
         "list_truncate(fixed, 1)",
+        "list",
+        "large",
+        "fixed",
+        "map",
         "place",
         "COALESCE(single, 0.0e0)",
         "-single",
@@ -226,6 +250,8 @@ fn bits_of(array: &ArrayRef) -> Vec<u64> {
     }
     match array.data_type() {
         DataType::List(_) => bits_of(&array.as_list::<i32>().value(0)),
+        DataType::LargeList(_) => bits_of(&array.as_list::<i64>().value(0)),
+        DataType::Map(..) => bits_of(array.as_map().value(0).column(1)),
         DataType::FixedSizeList(..) => bits_of(&array.as_fixed_size_list().value(0)),
         DataType::Struct(_) => array.as_struct().columns().iter().flat_map(bits_of).collect(),
         other => panic!("no floats in {other}"),
