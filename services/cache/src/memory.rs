@@ -132,7 +132,6 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         let selected: Vec<K> = keys.filter(|key| predicate(key)).collect();
         let removed: Vec<Value<V>> =
             selected.iter().filter_map(|key| self.remove_if(key, |_| true)).collect();
-        self.set_gauge();
         removed.iter().map(|removed| removed.weight).sum()
     }
 
@@ -161,6 +160,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     /// is within its budget or no value can be evicted.
     fn charge(&self, bytes: u64) {
         self.tier.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+        resident_bytes_gauge().increment(bytes as f64);
         let capacity_bytes = self.tier.budget.capacity_bytes();
         if self.resident_bytes() <= capacity_bytes {
             return;
@@ -178,11 +178,13 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
 
     fn discharge(&self, bytes: u64) {
         self.tier.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        resident_bytes_gauge().decrement(bytes as f64);
     }
+}
 
-    fn set_gauge(&self) {
-        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory").set(self.resident_bytes() as f64);
-    }
+/// Changed by differences, because of two threads that each set a total the older total could be the last one.
+fn resident_bytes_gauge() -> metrics::Gauge {
+    metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory")
 }
 
 /// A load in progress. When it is dropped, the waiting callers are woken and a charge for an unfinished load is
@@ -210,7 +212,6 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> LoadGuard<'_, K
         let entry = self.memory.tier.values.entry(self.key.clone());
         self.memory.tier.policy.insert(self.key.clone());
         entry.insert(Value { value: Arc::clone(&value), weight });
-        self.memory.set_gauge();
         metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "memory").increment(weight);
         Ok(value)
     }

@@ -97,7 +97,7 @@ impl Sessions {
     /// Opens a stream of `batches` batches, which is charged with `charge` until it ends. `trainer` is the id under which the
     /// client reports, 0 if it does not report.
     pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64, charge: Charge) -> Running {
-        self.shared.count.send_modify(|count| *count += 1);
+        self.count(|count| *count += 1);
         let now = Instant::now();
         let number = {
             let mut totals = self.shared.totals.lock();
@@ -113,7 +113,6 @@ impl Sessions {
         let session =
             Arc::clone(&self.shared.sessions.entry(id).or_insert_with(|| Arc::new(Session::new(begin))));
         let lane = session.enter(now, due, batches);
-        self.gauge();
         Running { session, lane, sessions: self.clone(), _charge: charge }
     }
 
@@ -225,8 +224,12 @@ impl Sessions {
         drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
     }
 
-    fn gauge(&self) {
-        metrics::gauge!("forebay_streams").set(self.streams() as f64);
+    /// Counts a stream that was opened, or one that ended. Two streams may end at once, and the gauge is set to the later count.
+    fn count(&self, change: impl FnOnce(&mut usize)) {
+        self.shared.count.send_modify(|count| {
+            change(count);
+            metrics::gauge!("forebay_streams").set(*count as f64);
+        });
     }
 }
 
@@ -260,8 +263,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.lane.leave();
         self.session.leave(Instant::now());
-        self.sessions.shared.count.send_modify(|count| *count -= 1);
-        self.sessions.gauge();
+        self.sessions.count(|count| *count -= 1);
     }
 }
 

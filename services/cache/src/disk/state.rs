@@ -101,7 +101,8 @@ impl State {
 
     /// Updates the metric of resident bytes.
     pub(crate) fn set_gauge(&self) {
-        let resident_bytes = self.index.lock().resident_bytes();
-        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "disk").set(resident_bytes as f64);
+        // Under the lock, so that of two changes at once the later one is shown.
+        let index = self.index.lock();
+        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "disk").set(index.resident_bytes() as f64);
     }
 }

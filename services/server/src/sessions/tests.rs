@@ -44,3 +44,28 @@ fn a_report_counts_for_as_much_time_as_can_have_passed() {
     );
     assert!((credible(12, &report(1.0)) - 1.0).abs() < 1e-6, "a report of the time that has passed counts");
 }
+
+#[test]
+fn the_metric_of_open_streams_is_right_after_streams_begin_and_end_at_once() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let (sessions, together) = (Sessions::new(), std::sync::Barrier::new(3));
+    let change = || {
+        metrics::with_local_recorder(&recorder, || {
+            for _ in 0..2_000 {
+                together.wait();
+                drop(enter(&sessions, 0));
+                together.wait();
+            }
+        });
+    };
+    let wrong = std::thread::scope(|scope| {
+        (0..2).for_each(|_| drop(scope.spawn(change)));
+        let rounds = (0..2_000).filter(|_| {
+            together.wait();
+            together.wait();
+            !recorder.handle().render().contains("forebay_streams 0\n")
+        });
+        rounds.count()
+    });
+    assert_eq!(wrong, 0, "rounds in which the metric is not 0");
+}
