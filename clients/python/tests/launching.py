@@ -8,6 +8,7 @@ import subprocess
 import time
 import uuid
 from pathlib import Path
+from typing import Callable
 
 # Set in every process of a training, because launchers start their processes in other groups and sessions.
 MARK = "FOREBAY_TEST_TRAINING"
@@ -79,6 +80,24 @@ class Launched:
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 pass
         return found
+
+
+def killed_before(end: str, at: str, launch: Callable[[Path], Launched], folder: Path) -> tuple[Launched, Path]:
+    """Launches a training with a new folder in `folder`, and kills it after a line that begins with `at`.
+
+    On a busy machine, it may print a line that begins with `end` before it is killed. It is then launched again.
+
+    Returns:
+        The training that was killed, and its folder.
+    """
+    for attempt in range(5):
+        path = folder / f"killed-{attempt}"
+        path.mkdir()
+        killed = launch(path)
+        killed.lines_until(at)
+        if not any(line.startswith(end) for line in killed.output):
+            return killed, path
+    raise AssertionError(f"each training printed '{end}' before it was killed")
 
 
 def check_resumed(whole: list[str], first: list[str], resumed: list[str], repeated: int) -> None:

@@ -25,7 +25,7 @@ def test_the_parts_of_an_address_are_found_again(host: str) -> None:
 
 def test_a_url_of_an_ipv6_address_is_accepted_by_a_client() -> None:
     with pytest.raises(forebay.Error, match=r"connect to grpc://\[::1\]:1"):
-        next(iter(forebay.connect(f"grpc://{host_port('::1', 1)}", retry_deadline=1).train("clicks", batch_size=1)))
+        next(iter(forebay.connect(f"grpc://{host_port('::1', 1)}", retry_deadline=10).train("clicks", batch_size=1)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

@@ -32,7 +32,7 @@ class BlockingStore:
 
     def get(self, key: str) -> bytes:
         with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, 20)
+            assert self.changed.wait_for(lambda: key in self.values, 60)
             return self.values[key].encode()
 
 

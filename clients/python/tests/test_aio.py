@@ -17,6 +17,7 @@ import pytest
 import forebay
 from forebay import _forebay, aio, errors, sending
 from forebay.cluster import to_json
+from ports import free_port
 from server import Pool, Server, until
 
 pa = pytest.importorskip("pyarrow")
@@ -34,7 +35,7 @@ key = ["user_id"]
 dataset = "users"
 columns = ["score"]
 [queues.ranker.batching]
-default_timeout = "20s"
+default_timeout = "60s"
 """
 
 
@@ -43,7 +44,9 @@ def users(pool: Pool, tmp_path: Path) -> Server:
     ids = np.arange(USERS)
     pq.write_table(pa.table({"user_id": ids, "name": [f"user {id}" for id in ids], "score": ids * 2.0}), tmp_path / "users.parquet")
     (tmp_path / "forebay.toml").write_text(QUEUE)
-    return pool.start({"users": tmp_path / "users.parquet"}, config=tmp_path / "forebay.toml")
+    # Workers outlive their test. No later server has this port, so they reach none.
+    place = f"127.0.0.1:{free_port()}"
+    return pool.start({"users": tmp_path / "users.parquet"}, config=tmp_path / "forebay.toml", grpc=place)
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -139,8 +142,11 @@ def test_errors_are_those_of_the_blocking_client(users: Server) -> None:
             await client.lookup("users", [1])
         with pytest.raises(errors.RequestError, match="f9"):
             await client.lookup("users", {"user_id": [1]}, columns=["f9"])
+        # This request opens the exchange, so that the timeout of the next one does not include that.
+        with pytest.raises(errors.RequestRejectedError, match="4096"):
+            await client.infer("ranker", {"user_id": [0] * 5000})
         with pytest.raises(errors.RequestRejectedError) as rejected:
-            await client.infer("ranker", {"user_id": [1]}, timeout=0.05)
+            await client.infer("ranker", {"user_id": [1]}, timeout=3)
         assert rejected.value.code == "DEADLINE_EXCEEDED"
         assert await names(client, [3]) == ["user 3"]
 
@@ -189,7 +195,7 @@ def test_a_client_can_be_collected_on_the_native_thread(users: Server, monkeypat
         called.set()
 
     native[0].start_lookup(done, to_json({"lookup": {"dataset": "users"}}), sending.keys({"user_id": [1]}), None)
-    assert called.wait(20)
+    assert called.wait(60)
     until(lambda: threads() == before)
     assert not raised
 

@@ -49,7 +49,7 @@ def test_a_killed_and_restarted_server_only_delays_the_loop(
 def test_a_failed_iteration_resumes_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
-    ds = dataset(forebay.connect(server.location, prefetch_batches=2, retry_deadline=10))
+    ds = dataset(forebay.connect(server.location, prefetch_batches=2, retry_deadline=15))
     expected, found = [digest([batch]) for batch in dataset(forebay.connect(server.location))], []
     with pytest.raises(errors.DeadlineError):
         for batch in ds:
@@ -138,11 +138,11 @@ def test_a_dataset_is_observed_and_closed_while_another_thread_waits_for_a_batch
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    until(lambda: ds.stats().get("batches", 0) > 5)
+    until(lambda: ds.stats().get("batches", 0) > 5, 60)
     server.kill()
-    until(lambda: ds.stats().get("retries", 0) > 0)
+    until(lambda: ds.stats().get("retries", 0) > 0, 60)
     ds.close()
-    reader.join(20)
+    reader.join(60)
     assert [str(error) for error in raised] == ["the dataset was closed or reloaded during the iteration"]
 
 

@@ -264,7 +264,7 @@ def test_workers_compute_at_most_prefetch_results_ahead(client: forebay.Client, 
         assert next(loop) == taken - 1
         of_workers = [taken // 2 + taken % 2 + 3, taken // 2 + 3]
         ahead = {f"0-{worker + 2 * number}" for worker in (0, 1) for number in range(of_workers[worker])}
-        until(lambda: {path.name for path in tmp_path.iterdir()} >= ahead)
+        until(lambda: {path.name for path in tmp_path.iterdir()} >= ahead, 60)
         assert {path.name for path in tmp_path.iterdir()} == ahead
     loop.close()
     results.close()
@@ -281,9 +281,8 @@ def test_the_file_of_results_grows_with_them(client: forebay.Client) -> None:
 
 
 def shared_memory() -> set[str]:
-    """Returns the names of the files in shared memory. Leaves out semaphores, temporary folders and tensors, because tests that run at
-    the same time may create them."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.", "tmp", "torch_"))}
+    """Returns the names of Forebay's files in shared memory. Programs that run at the same time may create other files."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("forebay")}
 
 
 def descriptors() -> int:
@@ -393,7 +392,7 @@ def processes_of(folder: Path) -> list[int]:
 def is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import forebay
 import server as servers
+from ports import free_port
 from server import Pool, Server, until
 
 pa = pytest.importorskip("pyarrow")
@@ -39,7 +40,12 @@ def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
         pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet", row_group_size=500)
     (tmp_path / "forebay.toml").write_text(blocks("toml")[0])
     datasets = {name: tmp_path / f"{name}.parquet" for name in ("users", "items")}
-    return lambda **flags: pool.start(datasets, config=tmp_path / "forebay.toml", **flags)
+
+    def started(grpc: str | None = None) -> Server:
+        # Workers outlive their test. No later server has this port, so they reach none.
+        return pool.start(datasets, config=tmp_path / "forebay.toml", grpc=grpc or f"127.0.0.1:{free_port()}")
+
+    return started
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ def test_the_example_of_the_documentation_runs_as_written(ranker: Server, tmp_pa
     worker, caller = (block.replace("grpc://127.0.0.1:8815", ranker.location) for block in blocks("python")[0:2])
     running = subprocess.Popen([sys.executable, "-c", worker])
     try:
-        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.05", "timeout=20")], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.05", "timeout=60")], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         rng = np.random.default_rng(1)
         user, item = rng.random((8, 16), np.float32), rng.random((4, 16), np.float32)
@@ -90,7 +96,7 @@ def test_the_example_of_request_columns_runs_as_written(start: Callable[..., Ser
     worker, caller = (block.replace("grpc://127.0.0.1:8815", server.location) for block in blocks("python")[2:4])
     running = subprocess.Popen([sys.executable, "-c", worker])
     try:
-        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.5", "timeout=20")], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.5", "timeout=60")], capture_output=True, text=True)
         assert (done.returncode, done.stdout.split()) == (0, "[1. 4.] [True, False]".split()), done.stdout + done.stderr
     finally:
         running.kill()
@@ -100,7 +106,7 @@ def test_the_example_of_request_columns_runs_as_written(start: Callable[..., Ser
 def test_a_request_may_have_low_priority(ranker: Server) -> None:
     start_worker(ranker, add)
     client = forebay.connect(ranker.location)
-    assert client.infer("ranker", keys([1], [2]), timeout=10, priority="low")["sum"].to_numpy().tolist() == [3]
+    assert client.infer("ranker", keys([1], [2]), timeout=60, priority="low")["sum"].to_numpy().tolist() == [3]
     with pytest.raises(forebay.errors.RequestError, match="priority is 'high', expected 'normal' or 'low'"):
         client.infer("ranker", keys([1], [2]), priority="high")  # type: ignore[arg-type]
 
@@ -113,7 +119,7 @@ def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None
         try:
             for step in range(20):
                 items = list(range(step + 1))
-                answer = client.infer("ranker", keys([number] * len(items), items), timeout=10)
+                answer = client.infer("ranker", keys([number] * len(items), items), timeout=60)
                 assert answer["sum"].to_numpy().tolist() == [number + item for item in items]
                 assert answer["user"].to_numpy().tolist() == [number] * len(items)
         except BaseException as error:  # noqa: BLE001
@@ -127,16 +133,22 @@ def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None
 
 def test_a_rejected_request_has_a_reason_and_the_next_one_succeeds(ranker: Server) -> None:
     client = forebay.connect(ranker.location)
-    began = time.monotonic()
-    with pytest.raises(forebay.RequestRejectedError, match="no worker serves the queue") as refused:
-        client.infer("ranker", keys([1], [1]), timeout=0.1)
-    assert refused.value.code == "DEADLINE_EXCEEDED" and time.monotonic() - began < 60
+    # This request opens the exchange, so that the timeout of the next one does not include that.
     too_many = [0] * 5000
     with pytest.raises(forebay.RequestRejectedError, match="4096") as refused:
         client.infer("ranker", keys(too_many, too_many))
     assert refused.value.code == "INVALID_ARGUMENT"
+    for _ in range(5):
+        began = time.monotonic()
+        with pytest.raises(forebay.RequestRejectedError) as refused:
+            client.infer("ranker", keys([1], [1]), timeout=3)
+        assert refused.value.code == "DEADLINE_EXCEEDED" and time.monotonic() - began < 60
+        # On a busy machine, the client may give up before it has the answer of the server.
+        if "no answer within the timeout" not in str(refused.value):
+            break
+    assert "no worker serves the queue" in str(refused.value)
     start_worker(ranker, add)
-    assert client.infer("ranker", keys([1], [2]), timeout=10)["sum"].to_numpy().tolist() == [3]
+    assert client.infer("ranker", keys([1], [2]), timeout=60)["sum"].to_numpy().tolist() == [3]
 
 
 def test_a_batch_without_a_reply_or_with_an_error_fails_alone(ranker: Server) -> None:
@@ -157,9 +169,9 @@ def test_a_batch_without_a_reply_or_with_an_error_fails_alone(ranker: Server) ->
     client = forebay.connect(ranker.location)
     for user, message in [(1, "reply"), (2, "two is too many"), (3, "rows")]:
         with pytest.raises(forebay.RequestRejectedError, match=message) as refused:
-            client.infer("ranker", keys([user], [1]), timeout=10)
+            client.infer("ranker", keys([user], [1]), timeout=60)
         assert refused.value.code == "INTERNAL"
-    assert client.infer("ranker", keys([4], [1]), timeout=10)["sum"].to_numpy().tolist() == [5]
+    assert client.infer("ranker", keys([4], [1]), timeout=60)["sum"].to_numpy().tolist() == [5]
 
 
 def ask(client: forebay.Client, user: int, answers: dict) -> threading.Thread:
@@ -250,9 +262,10 @@ def test_batches_that_the_loop_forgot_fail_although_it_may_have_several(single: 
     assert user_of(last) == 3 and "did not reply" in str(answers[user_of(oldest)])
     with pytest.raises(RuntimeError, match="already has a reply"):
         add(oldest)
+    callers[user_of(other) - 1].join(60)
     # The end of the loop fails the rest.
     batches.close()
-    until(lambda: 3 in answers)
+    until(lambda: 3 in answers, 60)
     assert "did not reply" in str(answers[3]) and answers[user_of(other)] == [user_of(other) + 1]
     for wrong in (0, 3):
         with pytest.raises(ValueError, match=f"max_unanswered is {wrong}, expected 1 to credits, which is 2"):
@@ -266,42 +279,46 @@ def test_replies_are_arrays_lists_or_arrow_batches(ranker: Server) -> None:
         3: lambda rows: {"score": list(map(float, range(rows)))},
     }
 
-    def serve_one(make: Callable) -> None:
-        for batch in forebay.connect(ranker.location, retry_deadline=10).worker("ranker"):
+    # The replies of one worker have one type. It stays until its reply is received.
+    def serve_one(make: Callable, received: threading.Event) -> None:
+        for batch in forebay.connect(ranker.location).worker("ranker"):
             batch.reply(make(batch.valid_rows))
+            received.wait(60)
             return
 
     for user, make in kinds.items():
-        worker = threading.Thread(target=serve_one, args=[make])
+        received = threading.Event()
+        worker = threading.Thread(target=serve_one, args=[make, received])
         worker.start()
         client = forebay.connect(ranker.location)
-        assert client.infer("ranker", keys([user] * 3, [1, 2, 3]), timeout=10)["score"].to_numpy().tolist() == [0, 1, 2]
+        assert client.infer("ranker", keys([user] * 3, [1, 2, 3]), timeout=60)["score"].to_numpy().tolist() == [0, 1, 2]
+        received.set()
         worker.join()
 
 
 def test_a_matrix_in_a_reply_is_returned_as_a_matrix(ranker: Server) -> None:
     start_worker(ranker, lambda batch: batch.reply({"embedding": batch["u"].to_numpy()[:, :3] * 2}))
-    answer = forebay.connect(ranker.location).infer("ranker", keys([1, 5], [0, 0]), timeout=10)
+    answer = forebay.connect(ranker.location).infer("ranker", keys([1, 5], [0, 0]), timeout=60)
     assert answer["embedding"].to_numpy().tolist() == [[2, 4, 6], [10, 12, 14]]
 
 
 def test_callers_and_workers_reconnect_when_the_server_is_restarted(start: Callable[..., Server], tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/grpc"
     server = start(grpc=address)
-    client, worker = forebay.connect(address, retry_deadline=30), forebay.connect(address, retry_deadline=30)
+    client, worker = forebay.connect(address, retry_deadline=60), forebay.connect(address, retry_deadline=60)
 
     def run() -> Iterator[None]:
         for batch in worker.worker("ranker"):
             add(batch)
 
     threading.Thread(target=run, daemon=True).start()
-    assert client.infer("ranker", keys([1], [1]), timeout=10)["sum"].to_numpy().tolist() == [2]
+    assert client.infer("ranker", keys([1], [1]), timeout=60)["sum"].to_numpy().tolist() == [2]
     server.kill()
     start(grpc=address)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
-            assert client.infer("ranker", keys([2], [3]), timeout=5)["sum"].to_numpy().tolist() == [5]
+            assert client.infer("ranker", keys([2], [3]), timeout=30)["sum"].to_numpy().tolist() == [5]
             return
         except forebay.Error:
             # Requests in flight fail with an error. Later requests are answered.

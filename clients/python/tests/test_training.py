@@ -338,8 +338,9 @@ def resident_bytes() -> int:
 
 @pytest.mark.alone
 def test_nothing_outlives_an_iterator(client: forebay.Client) -> None:
-    ds = dataset(client)
+    ds, start = dataset(client), threads()
     sum(len(batch) for batch in ds)  # Creates what a process has once, such as the pipe for signals.
+    until(lambda: threads() == start)
     before = threads(), descriptors()
     for batch in ds:
         pass
@@ -363,7 +364,9 @@ def test_a_thousand_iterators_dropped_halfway_leave_no_resources(client: forebay
                 if batch.step == 3:
                     break
 
+    start = threads()
     open_and_drop(100)
+    until(lambda: threads() == start)
     before = threads(), descriptors(), resident_bytes()
     open_and_drop(1000)
     assert_back_at(before[:2], "after a thousand")
@@ -455,16 +458,20 @@ def test_the_measured_wait_is_as_long_as_the_actual_wait(pool: Pool, flights: Pa
     ds = dataset(forebay.connect(server.location, prefetch_batches=1), batch_size=1000, epochs=2)
     loop = iter(ds)
     next(loop)
-    before = ds.stats()["wait_seconds"]
-    server.process.send_signal(signal.SIGSTOP)
-    threading.Timer(0.75, server.process.send_signal, [signal.SIGCONT]).start()
-    waits = []
-    for _ in range(600):
-        start = time.monotonic()
-        next(loop)
-        waits.append(time.monotonic() - start)
-    # The longest wait is that for the stopped server.
-    assert max(waits) / 2 < ds.stats()["wait_seconds"] - before < sum(waits)
+    for _ in range(3):
+        before = ds.stats()["wait_seconds"]
+        server.process.send_signal(signal.SIGSTOP)
+        threading.Timer(0.75, server.process.send_signal, [signal.SIGCONT]).start()
+        waits = []
+        for _ in range(600):
+            start = time.monotonic()
+            next(loop)
+            waits.append(time.monotonic() - start)
+        measured = ds.stats()["wait_seconds"] - before
+        # The longest wait is that for the stopped server, unless the machine paused this thread for longer.
+        if max(waits) / 2 < measured:
+            break
+    assert max(waits) / 2 < measured < sum(waits)
 
 
 def test_closing_a_dataset_during_its_iteration_raises(client: forebay.Client) -> None:

@@ -70,7 +70,7 @@ def is_alive(pid: int) -> bool:
     """True if the process runs. One that ended and is not waited for does not count."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -9,7 +9,7 @@ from typing import Callable
 import pytest
 
 import forebay
-from launching import Launched, check_resumed
+from launching import Launched, check_resumed, killed_before
 from server import Server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -72,13 +72,13 @@ def whole(flights_server: Server, tmp_path_factory: pytest.TempPathFactory) -> l
 def test_a_killed_training_resumes_from_the_checkpoint_of_its_library_with_another_number_of_processes(
     flights_server: Server, tmp_path: Path, whole: list[str], launch: Launch, before: int, after: int, at: int
 ) -> None:
-    killed = launch(before, flights_server, tmp_path)
-    first = killed.lines_until(whole[at].partition("rows")[0])
+    line = whole[at].partition("rows")[0]
+    killed, folder = killed_before(whole[-2], line, lambda path: launch(before, flights_server, path), tmp_path)
     killed.check_ranks(before)
-    resuming = launch(after, flights_server, tmp_path)
+    resuming = launch(after, flights_server, folder)
     resumed = resuming.all_lines()
     resuming.check_ranks(after)
-    check_resumed(whole, first, resumed, 2)
+    check_resumed(whole, killed.steps(), resumed, 2)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 import pytest
 
-from server import Pool
+from server import Pool, until
 from tier import (
     FAST,
     FLAPPING_S,
@@ -58,22 +58,28 @@ def test_the_streams_of_a_killed_server_are_shared_evenly_by_the_others(tier: Ti
     tier.grow(4)
     killed = tier.servers[random.Random(seed).randrange(4)]
     others = [server for server in tier.servers if server is not killed]
-    started, shared = threading.Barrier(WORLD), threading.Event()
+    started, dead, shared = threading.Barrier(WORLD), threading.Event(), threading.Event()
 
-    def slowly(rank: int, batch: Any) -> None:
-        if shared.is_set() or batch.step < 10:
-            return
+    def streams() -> list[float]:
+        return sorted(counter(server, "forebay_streams") for server in others)
+
+    def wait(rank: int, batch: Any) -> None:
         if batch.step == 10:
             started.wait(TIMEOUT_S)
             if rank == 0:
                 assert tier.counters("forebay_streams") == [2, 2, 2, 2]
                 killed.kill()
-        time.sleep(0.1)
-        if rank == 0 and sorted(counter(server, "forebay_streams") for server in others) == [2, 3, 3]:
-            shared.set()
+                dead.set()
+            assert dead.wait(TIMEOUT_S)
+        # Each stream has more batches than are buffered, so that none has ended, and none is at the killed server.
+        if batch.step == 60:
+            if rank == 0:
+                until(lambda: streams() == [2, 3, 3], 60, lambda: f"{streams()}: no server has more than one stream more than another")
+                shared.set()
+            assert shared.wait(TIMEOUT_S)
 
-    assert read(tier, at=slowly, connect=UNBUFFERED, epochs=1) == expected[:STEPS]
-    assert shared.is_set(), "no server has more than one stream more than another"
+    assert read(tier, at=wait, connect=UNBUFFERED, epochs=1) == expected[:STEPS]
+    assert shared.is_set()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -284,10 +290,15 @@ def test_a_server_whose_network_drops_everything_costs_only_time(
 ) -> None:
     servers = start_behind(proxies, pool, {"events": events}, tmp_path)
     urls = [f"grpc://{proxy.name}" for proxy in proxies]
+    reached, dropped = threading.Barrier(WORLD), threading.Event()
 
     def drop(rank: int, batch: Any) -> None:
-        if rank == 0 and batch.epoch == 0 and batch.step == 20:
-            proxies[1].flows.clear()
+        if (batch.epoch, batch.step) == (0, 20):
+            reached.wait(TIMEOUT_S)
+            if rank == 0:
+                proxies[1].flows.clear()
+                dropped.set()
+            assert dropped.wait(TIMEOUT_S)
 
     quick = {**UNBUFFERED, "attempt_timeout": 2, "keepalive_interval": 1, "keepalive_timeout": 1}
     found = read_ranks(urls, WORLD, each=tensor_bytes, at=drop, connect=quick, epochs=2, **JOB)

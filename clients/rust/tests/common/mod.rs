@@ -6,6 +6,7 @@
 pub(crate) mod front;
 
 use std::{
+    io::ErrorKind,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -20,7 +21,7 @@ use forebay_client::proto::v1::Train;
 use forebay_sample_data::lineitem;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -42,14 +43,39 @@ pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
     Server::start(settings(folder, cache)).await.unwrap()
 }
 
-/// Starts a server at the address of an earlier one. Waits while another program has the port.
-pub(crate) async fn restarted(settings: Settings) -> Server {
+/// Stops a server. Returns a socket at its address, which refuses connections as long as the socket lives. Without it, another
+/// program could get the port.
+pub(crate) async fn stopped(server: Server) -> TcpSocket {
+    let address: SocketAddr = server.grpc().to_string().parse().unwrap();
+    let held = async {
+        loop {
+            let socket = TcpSocket::new_v4().unwrap();
+            // Connections of the server may still be open.
+            socket.set_reuseaddr(true).unwrap();
+            match socket.bind(address) {
+                Ok(()) => return socket,
+                // The server still listens, or another program has been faster.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let held = tokio::time::timeout(Duration::from_secs(60), held);
+    let (held, ()) = tokio::join!(held, server.drain());
+    held.expect("the port is free again")
+}
+
+/// Starts a server at the address of an earlier one, which `held` keeps. Waits while another program has the port.
+pub(crate) async fn restarted(settings: Settings, held: TcpSocket) -> Server {
+    let mut held = Some(held);
     let started = async {
         loop {
             match Server::start(settings.clone()).await {
                 Ok(server) => return server,
                 Err(error) => {
                     assert!(format!("{error:?}").contains("Address already in use"), "{error:?}");
+                    // Linux lets a server listen at the port of such a socket. Other systems may not.
+                    drop(held.take());
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             }
@@ -59,8 +85,8 @@ pub(crate) async fn restarted(settings: Settings) -> Server {
 }
 
 /// Returns a socket whose address refuses connections as long as the socket lives, because it does not listen.
-pub(crate) fn refusing() -> tokio::net::TcpSocket {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+pub(crate) fn refusing() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     socket
 }

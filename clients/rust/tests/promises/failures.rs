@@ -13,7 +13,7 @@ use forebay_client::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Fault, Proxy, restarted, server, settings, train};
+use crate::common::{Fault, Proxy, restarted, server, settings, stopped, train};
 
 /// Returns settings with an attempt timeout of `millis`. Keepalive pings do not detect a stuck server before the deadline.
 fn config(millis: u64) -> Config {
@@ -74,7 +74,10 @@ async fn servers_that_send_one_batch_and_fail_are_asked_with_growing_pauses() {
     let cut = Fault::Cut(400_000);
     let failing = [Proxy::before(&server, cut).await, Proxy::before(&server, cut).await];
     let urls = failing.each_ref().map(|proxy| proxy.url.clone());
-    let mut training = Client::new(urls, config(60_000)).unwrap().train(&train(1000)).await.unwrap();
+    // Reports have connections of their own, which the test would count.
+    let config = Config { report: false, ..config(60_000) };
+    let opened = Instant::now();
+    let mut training = Client::new(urls, config).unwrap().train(&train(1000)).await.unwrap();
     let began = Instant::now();
     training.next().await.unwrap().unwrap();
     let mut batches = 1;
@@ -84,16 +87,19 @@ async fn servers_that_send_one_batch_and_fail_are_asked_with_growing_pauses() {
             batches += 1;
         }
     }
+    // The time is taken after the count, so that it includes all pauses before the counted connections.
     let connections: u64 = failing.iter().map(|proxy| proxy.connections.load(Ordering::Relaxed)).sum();
-    // One connection is that of the plan. The pauses after 2, 4, 6, ... failures are at least 50, 100, 200, 400, 800 and 1600 ms.
-    assert!(connections <= 1 + 16, "{connections} connections for {batches} batches");
+    let longer = opened.elapsed().saturating_sub(Duration::from_secs(8));
+    // One connection is that of the plan. The pauses after 2, 4, 6, ... failures are at least 50, 100, 200, 400, 800, 1600 and then
+    // 2500 ms. The ninth pair of connections follows after more than 8 s.
+    let most = 1 + 16 + 2 * longer.as_millis().div_ceil(2500) as u64;
+    assert!(connections <= most, "{connections} connections for {batches} batches, expected at most {most}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_training_returns_to_the_preferred_server_after_its_restart() {
     let folder = TempDir::new().unwrap();
     let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
-    let address: std::net::SocketAddr = first.grpc().to_string().parse().unwrap();
     let preferred = Proxy::before(&first, Fault::Cut(u64::MAX)).await;
     let request = train(100_000);
     let config = Config {
@@ -107,15 +113,15 @@ async fn a_training_returns_to_the_preferred_server_after_its_restart() {
     for _ in 0..10 {
         training.next().await.unwrap().unwrap();
     }
-    first.drain().await;
+    let held = stopped(first).await;
     // The second server serves. The bytes of the first one that are already received come first.
     for _ in 0..200 {
         training.next().await.unwrap().unwrap();
     }
     let before = preferred.sent.load(Ordering::Relaxed);
     let mut again = Settings { cache_dir: folder.path().join("again"), ..settings(folder.path(), "again") };
-    again.grpc = address.to_string().parse().unwrap();
-    let _first = restarted(again).await;
+    again.grpc = held.local_addr().unwrap().to_string().parse().unwrap();
+    let _first = restarted(again, held).await;
     let returned = async {
         while preferred.sent.load(Ordering::Relaxed) < before + 2_000_000 {
             training.next().await.unwrap().unwrap();
@@ -168,13 +174,26 @@ async fn a_stuck_server_does_not_keep_the_places_of_lookups() {
     // Enough for the schema, and for no answer.
     let stuck = Proxy::before(&server, Fault::Stall(1000)).await;
     let config = Config { max_in_flight: 2, ..config(3000) };
-    let connection = Connection::open(&stuck.url, Arc::new(config)).await.unwrap();
-    let lookups = connection.lookup(&lookup()).await.unwrap();
+    let attempt_timeout = config.attempt_timeout;
+    let began = Instant::now();
+    // On a busy machine, the schema can come after the attempt timeout. A connection of its own receives it again.
+    let opened = async {
+        loop {
+            let connection = Connection::open(&stuck.url, Arc::new(config.clone())).await.unwrap();
+            match connection.lookup(&lookup()).await {
+                Ok(lookups) => break lookups,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    let lookups = tokio::time::timeout(Duration::from_secs(60), opened).await.expect("the schema comes");
     let timeout = Duration::from_millis(50);
     let late = futures::future::join_all((0..5).map(|_| lookups.get_within(&keys, timeout))).await;
     for late in late {
         let error = late.err().unwrap();
-        assert!(matches!(error, Error::RetryDeadlineExceeded { .. }), "{error:?}");
+        // If that much time has passed, the exchange may have ended before.
+        let is_over = error.is_transient() && began.elapsed() >= attempt_timeout;
+        assert!(matches!(error, Error::RetryDeadlineExceeded { .. }) || is_over, "{error:?}");
     }
     // The places of the first two are free again when the exchange has ended.
     for _ in 0..3 {

@@ -16,13 +16,13 @@ use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
-use crate::common::settings;
+use crate::common::{settings, stopped};
 
 const KEY: &str = "l_orderkey";
 
 fn config() -> Config {
     let grace = Duration::from_millis(100);
-    Config { retry_deadline: Duration::from_secs(20), answer_grace: grace, ..Config::default() }
+    Config { retry_deadline: Duration::from_secs(120), answer_grace: grace, ..Config::default() }
 }
 
 /// Starts a server with a queue whose feature is the key of each row.
@@ -31,7 +31,9 @@ async fn server(folder: &TempDir, cache: &str) -> Server {
     settings.add_online(&[format!("lineitem={KEY}")]).unwrap();
     let features = Lookup { dataset: "lineitem".into(), columns: vec![KEY.into()], ..Lookup::default() };
     let mut queue = QueueSpec { features, ..QueueSpec::default() };
-    queue.batching.default_timeout = Duration::from_secs(20);
+    queue.batching.default_timeout = Duration::from_secs(120);
+    // Requests are never refused because a worker was slow for a while.
+    queue.batching.max_predicted_wait = Duration::from_secs(3600);
     // Each worker that ends in these tests can cost a request one attempt.
     queue.batching.max_attempts = 10;
     settings.queues.insert("ranker".into(), queue.clone());
@@ -125,6 +127,9 @@ async fn a_batch_without_a_reply_is_an_error_only_for_its_callers() {
         );
     });
     assert!(too_few.await.contains("expected 3"));
+    // From its fourth batch on, a worker that is late by a second is overdue, and its requests go to another one.
+    drop(worker);
+    let mut worker = client.worker("ranker", 1).await.unwrap();
     let (answer, ()) = tokio::join!(caller.ask(&keys, None), async {
         let work = worker.next().await.unwrap().unwrap();
         let scores = doubled(&work);
@@ -193,8 +198,8 @@ async fn a_queue_that_does_not_answer_is_an_error_after_the_timeout() {
     let (began, keys) = (Instant::now(), keys(0..1));
     let late = caller.ask(&keys, Some(Duration::from_millis(50))).await.err().unwrap();
     assert_eq!(late.code(), Some(Code::DeadlineExceeded), "{late}");
-    // The default timeout is 20 s.
-    assert!((50..20_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    // The default timeout is 120 s.
+    assert!((50..120_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     let never = caller.ask(&keys, Some(Duration::ZERO)).await.err().unwrap();
     assert_eq!(never.code(), Some(Code::DeadlineExceeded), "{never}");
     drop(caller.ask(&keys, Some(Duration::MAX)));
@@ -212,7 +217,7 @@ async fn callers_and_workers_move_to_another_server_when_theirs_is_drained() {
     assert_all(&caller, 10).await;
     let keys = keys(0..5);
     let asked = join_all((0..100).map(|_| caller.ask(&keys, None)));
-    let (asked, ()) = tokio::join!(asked, first.drain());
+    let (asked, _held) = tokio::join!(asked, stopped(first));
     for asked in asked {
         match asked {
             Ok(answer) => assert_doubled(&answer, &keys),
@@ -225,7 +230,7 @@ async fn callers_and_workers_move_to_another_server_when_theirs_is_drained() {
             assert!(error.is_transient(), "{error}");
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), answered).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), answered).await.unwrap();
     assert_all(&caller, 50).await;
 }
 
@@ -267,12 +272,13 @@ async fn a_connection_reports_lost_requests() {
     let caller = connection.infer("ranker").await.unwrap();
     let mut worker = client(&[&server], config()).worker("ranker", 0).await.unwrap();
     let keys = keys(0..1);
-    let (asked, ()) = tokio::join!(caller.ask(&keys, None), async {
+    let (asked, _held) = tokio::join!(caller.ask(&keys, None), async {
         let work = worker.next().await.unwrap().unwrap();
-        server.drain().await;
+        let held = stopped(server).await;
         let scores = doubled(&work);
         // Fails if the worker has detected the end of the exchange.
         drop(work.reply(&scores));
+        held
     });
     assert!(asked.err().unwrap().is_transient());
     assert!(caller.ask(&keys, None).await.err().unwrap().is_transient());

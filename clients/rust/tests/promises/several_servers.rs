@@ -1,7 +1,6 @@
 //! Guarantees of running trainings with several servers that have different limits, or are restarted one after the other.
 
 use std::{
-    net::SocketAddr,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -11,9 +10,10 @@ use forebay::{Server, Settings};
 use forebay_client::{Client, Config, Training, proto::v1::Train};
 use futures::future::join_all;
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tonic::Code;
 
-use crate::common::{self, Fault, Proxy, server, settings, train};
+use crate::common::{self, Fault, Proxy, server, settings, stopped, train};
 
 /// Returns settings with which a training returns to its preferred server soon, and prefetches little.
 fn config() -> Config {
@@ -26,18 +26,14 @@ fn config() -> Config {
     }
 }
 
-/// Starts the server at `address` again, with an empty cache.
-async fn restarted(folder: &Path, address: SocketAddr, cache: &str, max_batch_bytes: Option<u64>) -> Server {
+/// Starts the server at the address of `held` again, with an empty cache.
+async fn restarted(folder: &Path, held: TcpSocket, cache: &str, max_batch_bytes: Option<u64>) -> Server {
     let mut settings = settings(folder, cache);
-    settings.grpc = address.to_string().parse().unwrap();
+    settings.grpc = held.local_addr().unwrap().to_string().parse().unwrap();
     if let Some(bytes) = max_batch_bytes {
         settings.loader.max_batch_bytes = bytes;
     }
-    common::restarted(settings).await
-}
-
-fn address(server: &Server) -> SocketAddr {
-    server.grpc().to_string().parse().unwrap()
+    common::restarted(settings, held).await
 }
 
 async fn receive(training: &mut Training, batches: u64) {
@@ -65,8 +61,7 @@ async fn a_training_continues_at_the_only_server_whose_limits_allow_it() {
     let urls = [able.grpc().url(), limited.grpc().url()];
     let mut training = Client::new(urls, config()).unwrap().train(&request).await.unwrap();
     receive(&mut training, 5).await;
-    let address = address(&able);
-    able.drain().await;
+    let held = stopped(able).await;
     let failures = training.failures();
     let receiving = tokio::spawn(async move {
         receive(&mut training, 50).await;
@@ -79,7 +74,7 @@ async fn a_training_continues_at_the_only_server_whose_limits_allow_it() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), rejected).await.expect("the limited server is asked");
-    let _able = restarted(folder.path(), address, "again", None).await;
+    let _able = restarted(folder.path(), held, "again", None).await;
     let training =
         tokio::time::timeout(Duration::from_secs(60), receiving).await.expect("it continues").unwrap();
     drop(training);
@@ -91,7 +86,6 @@ async fn trainings_return_to_their_own_servers_after_a_rolling_restart() {
     let folder = TempDir::new().unwrap();
     let names = ["first", "second", "third"];
     let servers = join_all(names.map(|name| server(folder.path(), name))).await;
-    let addresses: Vec<_> = servers.iter().map(address).collect();
     // Training i prefers server i, then the next ones. Each has its own proxies, which count what it receives from each server.
     let mut trainings = Vec::new();
     for first in 0..SERVERS {
@@ -120,8 +114,8 @@ async fn trainings_return_to_their_own_servers_after_a_rolling_restart() {
     let sent = |training: usize, server: usize| proxies[training][server].sent.load(Ordering::Relaxed);
     let rolling = async {
         let mut running: Vec<_> = servers.into_iter().map(Some).collect();
-        for (index, (slot, address)) in running.iter_mut().zip(&addresses).enumerate() {
-            slot.take().expect("each server is restarted once").drain().await;
+        for (index, slot) in running.iter_mut().enumerate() {
+            let held = stopped(slot.take().expect("each server is restarted once")).await;
             let before: Vec<_> = received.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             // All trainings continue without this server.
             let continues =
@@ -129,7 +123,7 @@ async fn trainings_return_to_their_own_servers_after_a_rolling_restart() {
             while !received.iter().zip(&before).all(continues) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            *slot = Some(restarted(folder.path(), *address, &format!("again-{index}"), None).await);
+            *slot = Some(restarted(folder.path(), held, &format!("again-{index}"), None).await);
         }
         // Each training receives from its own server again, and then from no other one.
         let before: Vec<_> = (0..SERVERS).map(|training| sent(training, 0)).collect();

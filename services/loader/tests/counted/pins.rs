@@ -132,6 +132,6 @@ async fn a_view_with_one_column_under_two_names_is_pinned_and_read() {
     let select = ["x AS a", "x AS b", "id + 1 AS c", "id + 1 AS d"].map(str::to_owned).to_vec();
     let job = of_epoch(&Train { select, batch_size: 999, ..Train::default() }, 0, &reader);
     let loader = open(folder.path(), AMPLE, AMPLE, &always());
-    tokio::time::timeout(Duration::from_secs(20), loader.pin(&job, |_| {})).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), loader.pin(&job, |_| {})).await.unwrap().unwrap();
     assert_eq!(digests(loader.batches(job, 0, 0)).await.unwrap().len(), 21);
 }

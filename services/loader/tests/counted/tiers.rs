@@ -22,8 +22,10 @@ pub(super) const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
 pub(super) const AMPLE: u64 = 1 << 30;
 
+/// Settings with which all columns are written to disk. No consumer is slow, so that no window is released and read again.
 pub(super) fn always() -> Config {
-    Config { disk_writes: DiskWrites::Always, ..Config::default() }
+    let slow_consumer_timeout = Duration::from_secs(600);
+    Config { disk_writes: DiskWrites::Always, slow_consumer_timeout, ..Config::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +235,7 @@ async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], wr
         {
             let case = format!("{damage}, {memory_bytes} of memory, {disk_bytes} of disk, {disk_writes:?}");
             let directory = tempfile::tempdir().unwrap();
-            let config = Config { disk_writes, ..Config::default() };
+            let config = Config { disk_writes, ..always() };
             for run in ["fresh", "restarted"] {
                 let loader = open(directory.path(), memory_bytes, disk_bytes, &config);
                 for (epoch, expected) in expected.iter().enumerate() {
@@ -315,7 +317,8 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
     let decoded_bytes = u64::from(BLOCKS) * 16_384 * 16;
     for epochs_a_stream in [1, 8] {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config { window_prefetch_bytes: 0, ..Config::default() };
+        let slow_consumer_timeout = Duration::from_secs(600);
+        let config = Config { window_prefetch_bytes: 0, slow_consumer_timeout, ..Config::default() };
         let loader = open(directory.path(), 2 * window, decoded_bytes / 2, &config);
         let mut decoded = vec![counters.get(DECODED)];
         for first in (0..8).step_by(epochs_a_stream) {
@@ -423,8 +426,10 @@ async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
         drop(leader);
         assert_eq!(follower.await.unwrap().unwrap().len(), expected.len(), "the leader died after {life} ms");
         let decoded = counters.get(DECODED) - before;
+        // The leader may have decoded column 2 of all blocks. When it dies, it may be decoding a block of each of two windows. The
+        // columns of these can be counted although they are decoded again.
         assert!(
-            (60..=80).contains(&decoded),
+            (60..=86).contains(&decoded),
             "{decoded} columns were decoded, the leader died after {life} ms"
         );
         // Both loaders read from the slow store here, because its snapshot has its own identity.

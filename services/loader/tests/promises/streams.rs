@@ -161,7 +161,7 @@ async fn a_stalled_consumer_does_not_stop_other_consumers() {
     let loader = loader(room, 2, config);
     let mut stalled = loader.batches(job.clone(), 0, 0);
     let first = stalled.next().await.unwrap().unwrap();
-    let finished = tokio::time::timeout(Duration::from_secs(20), ids(&loader, &other)).await.unwrap();
+    let finished = tokio::time::timeout(Duration::from_secs(60), ids(&loader, &other)).await.unwrap();
     assert_eq!(finished.iter().flatten().count(), ROWS as usize);
     // The stalled stream resumes at its position.
     let mut rest = vec![first];

@@ -74,7 +74,7 @@ async fn contents(path: &Path, max_addresses: usize) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     async fn texts(sources: &[Source]) -> anyhow::Result<Vec<String>> {
         let listed = list(sources, TIMEOUT, 3).await?;

@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 from server import Server
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 @dataclass

@@ -71,7 +71,7 @@ def opened(browser: Browser, url: str, width: int = 1280, theme: str = "light", 
     profile = browser.new_context(viewport=window, color_scheme=theme, locale="en-US", **context)
     profile.add_init_script(WATCH)
     seen = Opened(profile.new_page())
-    seen.page.set_default_timeout(20_000)
+    seen.page.set_default_timeout(60_000)
     seen.page.on("console", lambda message: message.type in ("error", "warning") and seen.errors.append(message.text))
     seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
 

@@ -68,7 +68,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         with self.lock:
             return [span for span in self.spans if (span.trace, span.parent) == (parent.trace, parent.id)]
 
-    def wait(self, found: Callable[[], Any], seconds: float = 20) -> Any:
+    def wait(self, found: Callable[[], Any], seconds: float = 60) -> Any:
         """Waits until `found` returns a true value and returns it."""
         deadline = time.monotonic() + seconds
         while not (it := found()):

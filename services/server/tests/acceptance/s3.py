@@ -16,7 +16,7 @@ from botocore.config import Config
 
 from ports import free_port
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 REGION = "us-east-1"
 KEY = SECRET = "test"
 

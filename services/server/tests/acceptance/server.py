@@ -51,7 +51,7 @@ def forebay(
 
 
 def until(
-    done: Callable[[], bool], seconds: float = 20, failure: str | Callable[[], str] = "condition not met in time"
+    done: Callable[[], bool], seconds: float = 60, failure: str | Callable[[], str] = "condition not met in time"
 ) -> None:
     """Waits until `done` returns true. Fails after `seconds` with `failure`, or with what it returns."""
     deadline = time.monotonic() + seconds

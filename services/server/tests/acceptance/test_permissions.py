@@ -44,7 +44,7 @@ def test_every_method_of_every_service_requires_a_token(locked: Locked) -> None:
             for token in (None, "unknown", "old"):
                 metadata = [("authorization", f"Bearer token-of-{token}")] if token else []
                 with pytest.raises(grpc.RpcError) as caught:
-                    list(call(iter([b""]), metadata=metadata, timeout=20))
+                    list(call(iter([b""]), metadata=metadata, timeout=60))
                 found.setdefault(method, set()).add(caught.value.code().name)
     assert found == {method: {UNKNOWN} for method in METHODS}
 
@@ -103,7 +103,7 @@ def test_a_queue_is_hidden_as_a_model_from_tokens_that_may_not_read_its_features
         call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), method)
         for token in [*TOKENS, "unknown", None]:
             try:
-                call(request, metadata=bearer(token), timeout=20)
+                call(request, metadata=bearer(token), timeout=60)
                 found[token] = ALLOWED
             except grpc.RpcError as error:
                 found[token] = error.code().name
@@ -123,7 +123,7 @@ def test_a_request_of_the_open_inference_protocol_is_not_answered_after_its_toke
 
         def is_revoked() -> bool:
             try:
-                stub.ModelReady(service_pb2.ModelReadyRequest(name="ranker"), metadata=bearer("reader"), timeout=20)
+                stub.ModelReady(service_pb2.ModelReadyRequest(name="ranker"), metadata=bearer("reader"), timeout=60)
             except grpc.RpcError as error:
                 return error.code() == grpc.StatusCode.UNAUTHENTICATED
             return False

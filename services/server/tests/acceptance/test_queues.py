@@ -194,6 +194,8 @@ def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Serve
 
 def test_a_result_has_the_index_of_its_request_and_its_durations(start: Callable[..., Server]) -> None:
     server = start()
+    # On a busy machine, the usual delay of 5 ms may pass before the queue looks for a free worker.
+    assert tune(server, {"max_batch_delay": "10s"})[0] == 200
     with worker(server):
         caller = Caller(server)
         for number in range(3):
@@ -212,7 +214,8 @@ def test_a_deadline_ends_only_its_own_request(start: Callable[..., Server]) -> N
     _, about = caller.receive()
     assert about["error"]["code"] == "DEADLINE_EXCEEDED" and int(about["id"]) == 1
     assert "no worker serves the queue" in about["error"]["message"]
-    assert status(server)["load"]["queued_requests"] == 1, "the deadline of the other request, in 20 s, has not passed"
+    # The deadline of the other request, in 20 s, has not passed.
+    until(lambda: status(server)["load"]["queued_requests"] == 1)
     with worker(server):
         scores, about = caller.receive()
         assert scores["score"].to_pylist() == [20_002.0] and int(about["id"]) == 2
@@ -453,7 +456,7 @@ def test_a_stopping_server_answers_running_batches_and_ends_exchanges_as_unavail
     gate = threading.Event()
 
     def waits(batch: pa.RecordBatch, about: dict) -> np.ndarray:
-        gate.wait(10)
+        gate.wait(60)
         return score(batch, about)
 
     with worker(server, waits):

@@ -57,7 +57,7 @@ def health(server: Server) -> set[bytes]:
     with grpc.insecure_channel(server.grpc) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         requests = (b"\x0a" + bytes([len(name)]) + name.encode() if name else b"" for name in SERVICES)
-        return {check(request, timeout=20) for request in requests}
+        return {check(request, timeout=60) for request in requests}
 
 
 def test_no_service_is_serving_before_the_server_is_ready(pool: Pool, tmp_path: Path, hanging: HangingFolder) -> None:

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from server import Pool, Server, StartError
+from server import Pool, Server, StartError, until
 from test_open_inference import inputs
 from test_queues import QUEUES, features, status, worker  # noqa: F401 (fixture)
 
@@ -85,10 +85,11 @@ def test_columns_of_requests_reach_the_worker_in_the_same_batch_as_their_feature
         batches.append(int(about["valid_rows"]))
         return model(batch, about)
 
+    asking = Asking(server)
+    for number in range(3):
+        asking.send(request([number, 40 + number], [number] * 8, ["a" * number, "bc"]), id=number)
+    until(lambda: status(server)["load"]["queued_requests"] == 3)
     with worker(server, counted):
-        asking = Asking(server)
-        for number in range(3):
-            asking.send(request([number, 40 + number], [number] * 8, ["a" * number, "bc"]), id=number)
         for _ in range(3):
             scores, about = asking.receive()
             number = int(about.get("id", 0))

@@ -137,7 +137,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
     start: Callable[..., Server], connect: Callable[..., Http2], window: int
 ) -> None:
     names = [*UNARY, *HTTP, "live"]
-    server = start(names, 'receive_timeout = "6s"', QUEUE)
+    server = start(names, 'receive_timeout = "12s"', QUEUE)
     threading.Thread(
         target=serve, args=(server.location, lambda batch, _: np.zeros(len(batch)), 2, options("good")), daemon=True
     ).start()
@@ -146,10 +146,12 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
     until(lambda: len(json.loads(get(server, "/api/v1/jobs")[1])["jobs"]) > 0, failure="no job is recorded")
     snapshot = json.loads(get(server, "/api/v1/datasets")[1])["datasets"][0]["snapshot"]
     pinned = json.dumps({"train": {**TRAIN["train"], "snapshot": snapshot}}).encode()
+    # Made before the first connection, whose time runs: the first use of a library takes long.
+    bodies = {name: prefixed(body()) for name, (_, body) in UNARY.items()}
     connections = {}
-    for name, (method, body) in UNARY.items():
+    for name, (method, _) in UNARY.items():
         connections[name] = connect(server.grpc, window, name)
-        connections[name].call(method, prefixed(body()))
+        connections[name].call(method, bodies[name])
     for name, path in HTTP.items():
         connections[name] = connect(server.http, window, name)
         is_post = name == "explain"
@@ -180,7 +182,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
 def test_requests_that_are_not_completed_are_charged_and_end_in_time(
     start: Callable[..., Server], connect: Callable[..., Http2]
 ) -> None:
-    server = start(["greedy"], 'request_timeout = "6s"\nexplain_timeout = "100ms"', QUEUE)
+    server = start(["greedy"], 'request_timeout = "15s"\nexplain_timeout = "100ms"', QUEUE)
     methods = [f"{FLIGHT}/DoGet", f"{FLIGHT}/GetFlightInfo", f"{FLIGHT}/DoExchange", "forebay.v1.Online/Lookup"]
     grpc, http = connect(server.grpc, 1 << 16, "greedy"), connect(server.http, 1 << 16, "greedy")
     # A byte of a message of 1,000 bytes, and for one call not even its length.
@@ -203,10 +205,14 @@ def test_requests_that_are_not_completed_are_charged_and_end_in_time(
     until(lambda: grpc.ended >= streams, 60, failure=lambda: f"open: {streams - grpc.ended}")
     until(lambda: posted in http.ended)
     until(lambda: held(server, "greedy")["incoming_bytes"] == held(server, "greedy")["calls"] == 0)
-    families = text_string_to_metric_families(get(server, "/metrics")[1])
-    samples = [sample for family in families for sample in family.samples if sample.name == "forebay_grpc_calls_total"]
-    late = {sample.labels["method"]: sample.value for sample in samples if sample.labels["code"] == "DEADLINE_EXCEEDED"}
-    assert late == {"DoGet": 2, "GetFlightInfo": 2, "DoExchange": 1, "Lookup": 1}
+
+    def late() -> dict[str, float]:
+        families = text_string_to_metric_families(get(server, "/metrics")[1])
+        samples = [sample for family in families for sample in family.samples if sample.name == "forebay_grpc_calls_total"]
+        return {sample.labels["method"]: sample.value for sample in samples if sample.labels["code"] == "DEADLINE_EXCEEDED"}
+
+    # A call is counted after its answer was sent.
+    until(lambda: late() == {"DoGet": 2, "GetFlightInfo": 2, "DoExchange": 1, "Lookup": 1}, failure=lambda: str(late()))
     assert is_served(server)
 
 
@@ -249,7 +255,7 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
     folder.mkdir()
     pq.write_table(pa.table({"a": np.arange(rows), "b": np.arange(rows)}), folder / "a.parquet")
     config = tmp_path / "forebay.toml"
-    config.write_text(f'[limits]\nreceive_timeout = "6s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
+    config.write_text(f'[limits]\nreceive_timeout = "15s"\n[loader]\ntotal_prefetch_bytes = {32 * mib}\n')
     server = pool.start({"large": folder}, config=config, cache_memory="256MiB")
     # Each batch has 16 MiB.
     command = {"train": {"dataset": "large", "batch_size": rows, "epochs": 1000}}
@@ -273,4 +279,4 @@ def test_streams_that_are_not_read_hold_at_most_twice_the_prefetch_budget_and_do
         reader.cancel()
     grown = server.memory_bytes("VmHWM") - before
     assert grown < (64 + 128) * mib, f"20 streams with batches of 16 MiB took {grown / mib:.0f} MiB"
-    assert any(connection.is_closed.is_set() for connection in unread)
+    until(lambda: any(connection.is_closed.is_set() for connection in unread))

@@ -19,7 +19,7 @@ import pytest
 
 from client import Client, command, refused
 from conftest import GROUP_ROWS
-from server import Pool, Server, StartError
+from server import Pool, Server, StartError, until
 
 MIB = 1 << 20
 # 186 blocks of five columns, 175 MB as frames; a window of 8 blocks is 8 MB.
@@ -31,6 +31,8 @@ REQUEST: dict[str, Any] = {
 }
 EPOCHS = 3
 BLOCKS = 186
+# Time without a change after which no write is pending.
+SETTLED_S = 2
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +99,16 @@ def column_files(server: Server) -> list[Path]:
     return sorted((server.cache_dir / "columns").rglob("*.col"))
 
 
-def settled_column_files(server: Server) -> list[Path]:
-    """Returns the column files after all pending writes."""
-    before: list[Path] | None = None
-    while (found := column_files(server)) != before or any(server.cache_dir.rglob("*.tmp")):
-        before = found
+def settled_column_files(server: Server, at_least: int = 0) -> list[Path]:
+    """Returns the column files after all pending writes: when there are `at_least` files, and none was added or removed for some
+    time."""
+    until(lambda: len(column_files(server)) >= at_least, failure=lambda: f"{len(column_files(server))} of {at_least} files")
+    found, since = column_files(server), time.monotonic()
+    while time.monotonic() - since < SETTLED_S:
         time.sleep(0.1)
+        before, found = found, column_files(server)
+        if found != before or any(server.cache_dir.rglob("*.tmp")):
+            since = time.monotonic()
     return found
 
 
@@ -210,7 +216,7 @@ def test_a_restarted_server_uses_the_columns_of_its_predecessor(tiers: Tiers, tm
     flags: dict[str, Any] = {"cache_disk": 2 * tiers.decoded_bytes, "cache_dir": tiers.cache_dir, "config": config}
     server = tiers.start(**flags)
     assert tiers.connect(server).digest(**REQUEST) == tiers.undisturbed[0]
-    settled_column_files(server)
+    settled_column_files(server, BLOCKS)
     server.stop()
     server = tiers.start(**flags)
     assert digests(tiers.connect(server)) == tiers.undisturbed
@@ -310,10 +316,13 @@ def test_pinned_columns_stay_on_disk_until_unpin_or_drop_cache(tiers: Tiers, lin
     freed = client.action("drop-cache", {"dataset": "small-groups"})[-1]
     assert int(freed["disk_bytes"]) > tiers.decoded_bytes // 2
     assert sum(1 for _ in stream) == client.plan(**REQUEST).steps - 1, "a running stream continues"
-    client.action("drop-cache", {})
-    settled_column_files(server)
-    client.action("drop-cache", {})
-    assert column_files(server) == []
+
+    def is_empty() -> bool:
+        client.action("drop-cache", {})
+        return column_files(server) == []
+
+    # A pending write adds its file after the action.
+    until(is_empty)
     assert digests(client) == tiers.undisturbed
 
 

@@ -7,10 +7,10 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -21,7 +21,7 @@ import client as stock
 import online
 from client import Client, command
 from online import Online, stubs
-from server import ROOT, Pool, Server
+from server import ROOT, Pool, Server, until
 from test_lookups import FEATURES, USERS, Lookup, blocks, users
 from test_types import ROWS, TYPES, array_of
 
@@ -268,10 +268,17 @@ def test_a_draining_server_rejects_lookups_as_unavailable(users: Server) -> None
         stream = client.flight.do_get(flight.Ticket(command(dataset="users", batch_size=4096, epochs=10_000)))
         stream.read_chunk()
         users.terminate()
-        while "draining" not in users.log():
-            time.sleep(0.01)
-        with online.refused("UNAVAILABLE"):
-            unary(dataset="users", columns=["name"], keys=KEYS)
+
+        def rejects_lookups() -> bool:
+            try:
+                unary(dataset="users", columns=["name"], keys=KEYS)
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                return True
+            return False
+
+        until(rejects_lookups)
+        assert users.is_running() and "draining" in users.log()
         stream.cancel()
 
 
@@ -288,11 +295,9 @@ def test_reflection_lists_the_service(users: Server) -> None:
 def test_lookups_are_counted_by_method(users: Server) -> None:
     with Online(users.grpc) as unary:
         unary(dataset="users", columns=["name"], keys=KEYS)
+    pattern = r'forebay_grpc_calls_total\{[^}]*method="Lookup"[^}]*\} 1'
     # A call is counted after its answer was sent.
-    deadline = time.monotonic() + 10
-    while not re.search(r'forebay_grpc_calls_total\{[^}]*method="Lookup"[^}]*\} 1', users.http_get("/metrics")[1]):
-        assert time.monotonic() < deadline, "the call was not counted"
-        time.sleep(0.05)
+    until(lambda: re.search(pattern, users.http_get("/metrics")[1]) is not None, failure="the call was not counted")
 
 
 def test_the_example_of_the_docs_runs_as_written(users: Server, tmp_path: Path) -> None:

@@ -227,10 +227,13 @@ async fn footers_on_a_disk_that_hangs_are_read_from_their_files() {
     let reader = fixture.reader(&snapshot);
     let read = tokio::time::timeout(Duration::from_secs(60), read_all(&reader)).await;
     assert_eq!(read.expect("a miss after the timeout").unwrap().num_rows(), 20);
-    // Threads that hang would keep the test from ending.
-    for pipe in &pipes {
-        drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
-    }
+    // Threads that hang would keep the test from ending. Repeated, because one of them may have yet to open its pipe.
+    std::thread::spawn(move || {
+        let open = |pipe| std::fs::OpenOptions::new().read(true).write(true).open(pipe);
+        while pipes.iter().all(|pipe| open(pipe).is_ok()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
 }
 
 #[tokio::test]
@@ -410,19 +413,24 @@ async fn without_etag(server: http::Server, header: Arc<Mutex<String>>) -> Strin
     let upstream = server.url("").replace("http://", "").replace('/', "");
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                connection.read_buf(&mut request).await.unwrap();
-            }
-            let mut forwarded = TcpStream::connect(&upstream).await.unwrap();
-            forwarded.write_all(&request).await.unwrap();
-            let mut response = Vec::new();
-            forwarded.read_to_end(&mut response).await.unwrap();
+            let (upstream, header) = (upstream.clone(), Arc::clone(&header));
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    if connection.read_buf(&mut request).await.unwrap() == 0 {
+                        return;
+                    }
+                }
+                let mut forwarded = TcpStream::connect(&upstream).await.unwrap();
+                forwarded.write_all(&request).await.unwrap();
+                let mut response = Vec::new();
+                forwarded.read_to_end(&mut response).await.unwrap();
 
-            let etag = response.windows(6).position(|window| window == b"etag: ").unwrap();
-            let end = etag + response[etag..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
-            response.splice(etag..end, header.lock().bytes());
-            connection.write_all(&response).await.unwrap();
+                let etag = response.windows(6).position(|window| window == b"etag: ").unwrap();
+                let end = etag + response[etag..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+                response.splice(etag..end, header.lock().bytes());
+                connection.write_all(&response).await.unwrap();
+            });
         }
     });
     url
