@@ -95,11 +95,11 @@ pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
         return true;
     }
     match (from, to) {
-        (DataType::Float16 | DataType::Float32, DataType::Float32 | DataType::Float64) => {
-            bits(from) < bits(to)
+        (DataType::Float16, DataType::Float32 | DataType::Float64)
+        | (DataType::Float32, DataType::Float64) => true,
+        (from, to) if from.is_integer() && to.is_integer() => {
+            bits(from) < bits(to) && (from.is_unsigned_integer() || to.is_signed_integer())
         }
-        (from, to) if from.is_signed_integer() && to.is_signed_integer() => bits(from) < bits(to),
-        (from, to) if from.is_unsigned_integer() && to.is_integer() => bits(from) < bits(to),
         // The mantissa of a double has 53 bits.
         (from, DataType::Float64) if from.is_integer() => bits(from) <= 32,
         (from, to) => match (decimal_digits(from), decimal_digits(to)) {

@@ -23,7 +23,10 @@ use datafusion_expr::{
 use datafusion_expr_common::casts::try_cast_literal_to_type;
 use datafusion_physical_expr::create_physical_expr;
 
-use crate::guard::{guarded, widens};
+use crate::{
+    guard::{guarded, widens},
+    nan::float,
+};
 
 /// Rewrites `expression`, whose types are already coerced, over columns of `schema`.
 ///
@@ -183,13 +186,8 @@ fn is_comparison(op: Operator) -> bool {
 /// The zero of the other sign, for a constant that is a zero of a float type.
 fn other_zero(part: &Expr) -> Option<Expr> {
     let Expr::Literal(value, _) = part else { return None };
-    let other = match value {
-        ScalarValue::Float64(Some(zero)) if *zero == 0.0 => ScalarValue::Float64(Some(-zero)),
-        ScalarValue::Float32(Some(zero)) if *zero == 0.0 => ScalarValue::Float32(Some(-zero)),
-        ScalarValue::Float16(Some(zero)) if zero.to_f32() == 0.0 => ScalarValue::Float16(Some(-*zero)),
-        _ => return None,
-    };
-    Some(Expr::Literal(other, None))
+    let negative = (float(value) == Some(0.0)).then(|| value.arithmetic_negate());
+    negative?.ok().map(|other| Expr::Literal(other, None))
 }
 
 fn is_literal(part: &Expr) -> bool {

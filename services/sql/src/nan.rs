@@ -12,6 +12,7 @@ use arrow_array::{
     types::{Float16Type, Float32Type, Float64Type},
 };
 use arrow_schema::{ArrowError, DataType};
+use datafusion_common::ScalarValue;
 
 /// A float of 16 bits.
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
@@ -95,6 +96,16 @@ fn fields(array: &StructArray) -> Result<StructArray, ArrowError> {
     let (fields, columns, nulls) = array.clone().into_parts();
     let columns = columns.iter().map(with_one_nan).collect::<Result<_, _>>()?;
     StructArray::try_new_with_length(fields, columns, nulls, rows)
+}
+
+/// The value of a float of any width.
+pub(crate) fn float(value: &ScalarValue) -> Option<f64> {
+    match value {
+        ScalarValue::Float64(value) => *value,
+        ScalarValue::Float32(value) => value.map(f64::from),
+        ScalarValue::Float16(value) => value.map(f64::from),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

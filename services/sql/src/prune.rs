@@ -9,7 +9,7 @@ use datafusion_common::{
 };
 use datafusion_expr::{Expr, Operator};
 
-use crate::Expression;
+use crate::{Expression, nan::float};
 
 /// Statistics of the rows of a block, by column.
 pub trait Bounds {
@@ -212,14 +212,4 @@ fn against(
         Operator::GtEq => (above(greatest.is_ge()), least.is_lt()),
         _ => return None,
     })
-}
-
-/// The value of a float of any width.
-fn float(value: &ScalarValue) -> Option<f64> {
-    match value {
-        ScalarValue::Float64(value) => *value,
-        ScalarValue::Float32(value) => value.map(f64::from),
-        ScalarValue::Float16(value) => value.map(f64::from),
-        _ => None,
-    }
 }

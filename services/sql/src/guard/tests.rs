@@ -84,6 +84,7 @@ fn only_parts_that_can_compute_a_nan_are_given_one_nan() {
         ("CASE WHEN c THEN d ELSE 1e0 END", 0),
         ("CASE WHEN c THEN d / 2e0 ELSE 1e0 END", 1),
         ("x + 1", 0),
+        ("c AND abs(d) > 1e0", 1),
     ] {
         assert_eq!(count::<OneNan>(&physical(text)), expected, "{text}");
     }
@@ -164,6 +165,7 @@ fn a_type_widens_another_if_each_value_survives_the_cast_and_the_way_back() {
             assert_eq!(widens(from, to), survive && !rounds && !keeps_cast, "{from} to {to}");
         }
     }
+    assert!(!widens(&DataType::Decimal32(9, 2), &Float64));
 }
 
 #[test]

@@ -143,6 +143,7 @@ fn the_left_side_of_and_and_or_guards_the_right_side_at_any_share_of_rows() {
             ("NOT (b = 0 OR NOT (a / b > 3))", false),
             ("a IN (12, a / b)", true),
             ("NOT (a NOT IN (12, a / b))", true),
+            ("b NOT IN (0, a / b)", false),
         ] {
             let found = evaluate(text, &divisors(pass)).unwrap_or_else(|error| panic!("{text}: {error}"));
             let expected: BooleanArray =
