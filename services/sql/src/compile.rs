@@ -1,6 +1,6 @@
 //! Compilation of expressions: parsing, validation, type coercion and simplification.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::ControlFlow, sync::Arc};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
@@ -16,6 +16,7 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::{
     planner::{PlannerContext, SqlToRel},
     sqlparser::{
+        ast,
         dialect::GenericDialect,
         parser::Parser,
         tokenizer::{Token, Tokenizer},
@@ -293,7 +294,36 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
         },
     );
     let schema = dfschema(schema)?;
-    Ok(planner.sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())?)
+    let clause = first_clause(&parsed.expr);
+    let planned = planner.sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())?;
+    match clause {
+        Some(call) => Err(Error::invalid(format!(
+            "'{call}' is not an expression of one row, expected arguments without clauses"
+        ))),
+        None => Ok(planned),
+    }
+}
+
+/// Returns the first call with a clause that applies to several rows, such as `OVER`. DataFusion's planner ignores the clauses of
+/// functions of one row.
+fn first_clause(parsed: &ast::Expr) -> Option<String> {
+    let found = ast::visit_expressions(parsed, |part| match part {
+        ast::Expr::Function(call) if has_clause(call) => ControlFlow::Break(call.to_string()),
+        _ => ControlFlow::Continue(()),
+    });
+    found.break_value()
+}
+
+fn has_clause(call: &ast::Function) -> bool {
+    let of_arguments = match &call.args {
+        ast::FunctionArguments::List(list) => list.duplicate_treatment.is_some() || !list.clauses.is_empty(),
+        _ => false,
+    };
+    of_arguments
+        || call.over.is_some()
+        || call.filter.is_some()
+        || call.null_treatment.is_some()
+        || !call.within_group.is_empty()
 }
 
 /// Allowed operators. Excluded are bit operators and regular expressions, whose pattern could be different and large per row.
