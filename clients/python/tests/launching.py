@@ -85,7 +85,8 @@ class Launched:
 def killed_before(end: str, at: str, launch: Callable[[Path], Launched], folder: Path) -> tuple[Launched, Path]:
     """Launches a training with a new folder in `folder`, and kills it after a line that begins with `at`.
 
-    On a busy machine, it may print a line that begins with `end` before it is killed. It is then launched again.
+    On a busy machine, the training may print a line that begins with `end` before it is killed. It is then launched again, with
+    another folder.
 
     Returns:
         The training that was killed, and its folder.

@@ -44,7 +44,7 @@ def users(pool: Pool, tmp_path: Path) -> Server:
     ids = np.arange(USERS)
     pq.write_table(pa.table({"user_id": ids, "name": [f"user {id}" for id in ids], "score": ids * 2.0}), tmp_path / "users.parquet")
     (tmp_path / "forebay.toml").write_text(QUEUE)
-    # Workers outlive their test. No later server has this port, so they reach none.
+    # Workers outlive their test. No later server uses this port, so they cannot connect to one.
     place = f"127.0.0.1:{free_port()}"
     return pool.start({"users": tmp_path / "users.parquet"}, config=tmp_path / "forebay.toml", grpc=place)
 
@@ -142,7 +142,7 @@ def test_errors_are_those_of_the_blocking_client(users: Server) -> None:
             await client.lookup("users", [1])
         with pytest.raises(errors.RequestError, match="f9"):
             await client.lookup("users", {"user_id": [1]}, columns=["f9"])
-        # This request opens the exchange, so that the timeout of the next one does not include that.
+        # This request opens the exchange, so the timeout of the next request does not include the time for that.
         with pytest.raises(errors.RequestRejectedError, match="4096"):
             await client.infer("ranker", {"user_id": [0] * 5000})
         with pytest.raises(errors.RequestRejectedError) as rejected:

@@ -99,10 +99,10 @@ def sums(lines: str) -> dict[int, str]:
 
 
 def killed_ranks(*arguments: object) -> tuple[str, bool]:
-    """Starts a job of ranks and kills one of them after step 1, and then the others.
+    """Starts a job of ranks. Kills one rank after step 1, and then the others.
 
     Returns:
-        What they printed, and false if they had ended before.
+        What the ranks printed, and whether one was killed before the job ended.
     """
     job = start("ranks.py", *arguments)
     assert job.stdout is not None

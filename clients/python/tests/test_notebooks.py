@@ -55,7 +55,7 @@ def test_ctrl_c_ends_a_loop_in_a_running_event_loop_and_the_next_loop_continues(
 import asyncio, threading
 
 def interrupt(loop, found):
-    # The loop waits for a server that does not answer when the signal arrives. Its stream does not tell its position then.
+    # The signal must arrive while the loop waits for the stopped server. In that time, `cursor` raises RuntimeError.
     looks, before = 0, 0
     while looks < 100:
         try:

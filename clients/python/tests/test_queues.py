@@ -42,7 +42,7 @@ def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
     datasets = {name: tmp_path / f"{name}.parquet" for name in ("users", "items")}
 
     def started(grpc: str | None = None) -> Server:
-        # Workers outlive their test. No later server has this port, so they reach none.
+        # Workers outlive their test. No later server uses this port, so they cannot connect to one.
         return pool.start(datasets, config=tmp_path / "forebay.toml", grpc=grpc or f"127.0.0.1:{free_port()}")
 
     return started
@@ -133,7 +133,7 @@ def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None
 
 def test_a_rejected_request_has_a_reason_and_the_next_one_succeeds(ranker: Server) -> None:
     client = forebay.connect(ranker.location)
-    # This request opens the exchange, so that the timeout of the next one does not include that.
+    # This request opens the exchange, so the timeout of the next request does not include the time for that.
     too_many = [0] * 5000
     with pytest.raises(forebay.RequestRejectedError, match="4096") as refused:
         client.infer("ranker", keys(too_many, too_many))
@@ -279,7 +279,7 @@ def test_replies_are_arrays_lists_or_arrow_batches(ranker: Server) -> None:
         3: lambda rows: {"score": list(map(float, range(rows)))},
     }
 
-    # The replies of one worker have one type. It stays until its reply is received.
+    # All replies of a worker have the same type, so each type has a worker. It stays connected until its reply is received.
     def serve_one(make: Callable, received: threading.Event) -> None:
         for batch in forebay.connect(ranker.location).worker("ranker"):
             batch.reply(make(batch.valid_rows))

@@ -182,7 +182,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     }
 }
 
-/// Changed by differences, because of two threads that each set a total the older total could be the last one.
+/// The gauge is changed by differences. If two threads each set a total, the older total could be written last.
 fn resident_bytes_gauge() -> metrics::Gauge {
     metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory")
 }

@@ -224,7 +224,7 @@ impl Sessions {
         drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
     }
 
-    /// Counts a stream that was opened, or one that ended. Two streams may end at once, and the gauge is set to the later count.
+    /// Changes the number of open streams. If two streams end at the same time, the gauge shows the later count.
     fn count(&self, change: impl FnOnce(&mut usize)) {
         self.shared.count.send_modify(|count| {
             change(count);

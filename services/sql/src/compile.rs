@@ -298,7 +298,7 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
     let planned = planner.sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())?;
     match clause {
         Some(call) => Err(Error::invalid(format!(
-            "'{call}' is not an expression of one row, expected arguments without clauses"
+            "'{call}' is not an expression of one row, expected no clauses such as OVER, FILTER or DISTINCT"
         ))),
         None => Ok(planned),
     }

@@ -114,7 +114,7 @@ impl ContextProvider for Context {
         Vec::new()
     }
 
-    /// The functions that the error of an unknown function with OVER suggests. Without one, it asks to report a bug of DataFusion.
+    /// Names that DataFusion suggests if a function with OVER is unknown. Without names, its error asks to report a bug in DataFusion.
     fn udwf_names(&self) -> Vec<String> {
         self.udf_names()
     }

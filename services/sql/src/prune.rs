@@ -180,7 +180,7 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     }
     let unknown = Possible { null, ..ANY };
     let Some((least, greatest)) = bounds.range(column) else { return unknown };
-    // Comparisons can treat 0.0 and -0.0 as equal or not; both are tried.
+    // A comparison may or may not treat 0.0 and -0.0 as equal, so both zeros are tried.
     let other_zero = (float(value) == Some(0.0))
         .then(|| value.arithmetic_negate().expect("a float has a negative of the same type"));
     let each = std::iter::once(value).chain(&other_zero).map(|value| against(op, value, &least, &greatest));

@@ -71,10 +71,10 @@ def test_the_streams_of_a_killed_server_are_shared_evenly_by_the_others(tier: Ti
                 killed.kill()
                 dead.set()
             assert dead.wait(TIMEOUT_S)
-        # Each stream has more batches than are buffered, so that none has ended, and none is at the killed server.
+        # No stream has ended, because each has more batches left than are buffered, and no stream is at the killed server any more.
         if batch.step == 60:
             if rank == 0:
-                until(lambda: streams() == [2, 3, 3], 60, lambda: f"{streams()}: no server has more than one stream more than another")
+                until(lambda: streams() == [2, 3, 3], 60, lambda: f"{streams()}: expected 2, 3 and 3 streams")
                 shared.set()
             assert shared.wait(TIMEOUT_S)
 

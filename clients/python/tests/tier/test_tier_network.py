@@ -35,7 +35,8 @@ pytestmark = pytest.mark.once
 
 # Epoch and step at which the network drops everything, and at which it forwards again.
 CUT, HEALED = (0, 20), (1, 20)
-# A server that does not answer is left after 6 s. Processes of this test may be that slow without a cut.
+# A client leaves a server that does not answer for 6 s. A shorter time could pass without a cut, because the processes of this test
+# can be slow.
 QUICK = {**UNBUFFERED, "attempt_timeout": 6, "keepalive_interval": 3, "keepalive_timeout": 3}
 
 
@@ -131,7 +132,7 @@ def test_halves_between_which_the_network_drops_everything_deliver_the_same_batc
                 until(lambda: known(server) == set(names), 60, lambda: str(view(server)))
             barrier.wait(TIMEOUT_S)
         except BaseException:
-            # The ranks must not wait any more. Without a failure this would break the last wait of ranks that have yet to wake up.
+            # Ends the waits of the ranks. After a success, it would break the last wait of ranks that have not woken up yet.
             barrier.abort()
             raise
         finally:
@@ -147,8 +148,8 @@ def test_halves_between_which_the_network_drops_everything_deliver_the_same_batc
     # A stream that finds its server only at the second attempt causes some blocks to be decoded at two servers of a half.
     halves_decoded = [sum(decoded[:2]), sum(decoded[2:])]
     assert all(ROWS <= rows <= 5 / 4 * ROWS for rows in halves_decoded), halves_decoded
-    # The streams of the next job are at their first servers again, which have decoded their parts. A stream that left its server for
-    # another reason than the cut has left blocks to decode, so that one of three jobs must decode nothing.
+    # Each stream of the next job starts at its first server again, which has decoded the stream's part. If a stream moved for a
+    # reason other than the cut, some blocks are still to be decoded. Therefore only one of three jobs has to decode nothing.
     for _ in range(3):
         before = [counter(server, "forebay_decode_rows_total") for server in servers]
         again = read_ranks(urls, WORLD, each=tensor_bytes, connect=UNBUFFERED, epochs=2, **JOB)

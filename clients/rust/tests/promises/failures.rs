@@ -90,8 +90,8 @@ async fn servers_that_send_one_batch_and_fail_are_asked_with_growing_pauses() {
     // The time is taken after the count, so that it includes all pauses before the counted connections.
     let connections: u64 = failing.iter().map(|proxy| proxy.connections.load(Ordering::Relaxed)).sum();
     let longer = opened.elapsed().saturating_sub(Duration::from_secs(8));
-    // One connection is that of the plan. The pauses after 2, 4, 6, ... failures are at least 50, 100, 200, 400, 800, 1600 and then
-    // 2500 ms. The ninth pair of connections follows after more than 8 s.
+    // The plan uses one connection. After each pair of failures there is a pause: at least 50, 100, 200, 400, 800, 1600, then always
+    // 2500 ms. Therefore at most 8 pairs fit in 8 s.
     let most = 1 + 16 + 2 * longer.as_millis().div_ceil(2500) as u64;
     assert!(connections <= most, "{connections} connections for {batches} batches, expected at most {most}");
 }
@@ -176,7 +176,7 @@ async fn a_stuck_server_does_not_keep_the_places_of_lookups() {
     let config = Config { max_in_flight: 2, ..config(3000) };
     let attempt_timeout = config.attempt_timeout;
     let began = Instant::now();
-    // On a busy machine, the schema can come after the attempt timeout. A connection of its own receives it again.
+    // On a busy machine, the schema can arrive after the attempt timeout. The loop then asks for it with a new connection.
     let opened = async {
         loop {
             let connection = Connection::open(&stuck.url, Arc::new(config.clone())).await.unwrap();
@@ -191,7 +191,7 @@ async fn a_stuck_server_does_not_keep_the_places_of_lookups() {
     let late = futures::future::join_all((0..5).map(|_| lookups.get_within(&keys, timeout))).await;
     for late in late {
         let error = late.err().unwrap();
-        // If that much time has passed, the exchange may have ended before.
+        // If `attempt_timeout` has passed, the exchange may already have ended.
         let is_over = error.is_transient() && began.elapsed() >= attempt_timeout;
         assert!(matches!(error, Error::RetryDeadlineExceeded { .. }) || is_over, "{error:?}");
     }

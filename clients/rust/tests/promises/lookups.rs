@@ -370,7 +370,7 @@ async fn an_idle_exchange_is_closed_and_opened_again() {
         // and the round opens one.
         let opened = connections - before;
         assert!(opened >= 1 || number == 0, "no connection");
-        // If as much time passes before the request is sent, the new exchange is closed, and the round opens another one.
+        // If `idle_timeout` passes before the request is sent, the new exchange is closed, and the round opens another one.
         assert!(opened <= 1 || took >= idle_timeout, "{opened} connections");
         let closed = async {
             while proxy.closed.load(Ordering::Relaxed) < connections {

@@ -95,7 +95,7 @@ async fn a_stopped_server_is_an_error_and_never_the_end_of_the_stream() {
             Err(error) => break error,
         }
     };
-    // There is no grace period, so that the connection can be closed before its status is received.
+    // There is no grace period, so the connection can be closed before its status is received.
     let is_lost = matches!(error, Error::Lost { .. });
     assert!(is_lost || error.code() == Some(Code::Unavailable), "{error:?}");
     assert!(batches.next().await.is_none(), "after an error the stream is over");

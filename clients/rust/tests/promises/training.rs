@@ -268,7 +268,7 @@ async fn a_token_file_can_be_replaced_while_a_stream_runs() {
     // printf %s another | sha256sum
     let digest = "ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5";
     std::fs::write(&token, "another").unwrap();
-    // Renamed, because the server could read a file that is being written.
+    // The file is renamed, because the server could read one that is half written.
     let new = folder.path().join("tokens.toml.new");
     std::fs::write(&new, format!("[a]\nsha256 = \"{digest}\"\ndatasets = [\"*\"]")).unwrap();
     std::fs::rename(new, folder.path().join("tokens.toml")).unwrap();

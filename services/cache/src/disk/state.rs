@@ -101,7 +101,7 @@ impl State {
 
     /// Updates the metric of resident bytes.
     pub(crate) fn set_gauge(&self) {
-        // Under the lock, so that of two changes at once the later one is shown.
+        // The gauge is set under the lock, so it shows the later of two changes at the same time.
         let index = self.index.lock();
         metrics::gauge!("forebay_cache_resident_bytes", "tier" => "disk").set(index.resident_bytes() as f64);
     }

@@ -22,7 +22,7 @@ pub(super) const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
 pub(super) const AMPLE: u64 = 1 << 30;
 
-/// Settings with which all columns are written to disk. No consumer is slow, so that no window is released and read again.
+/// Settings with which all columns are written to disk. No consumer counts as slow, so no window is released and read again.
 pub(super) fn always() -> Config {
     let slow_consumer_timeout = Duration::from_secs(600);
     Config { disk_writes: DiskWrites::Always, slow_consumer_timeout, ..Config::default() }
@@ -426,8 +426,8 @@ async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
         drop(leader);
         assert_eq!(follower.await.unwrap().unwrap().len(), expected.len(), "the leader died after {life} ms");
         let decoded = counters.get(DECODED) - before;
-        // The leader may have decoded column 2 of all blocks. When it dies, it may be decoding a block of each of two windows. The
-        // columns of these can be counted although they are decoded again.
+        // The leader may have decoded column 2 of all blocks. When it ends, it may be decoding a block in each of two windows. The
+        // columns of these blocks may be counted twice, because they are decoded again.
         assert!(
             (60..=86).contains(&decoded),
             "{decoded} columns were decoded, the leader died after {life} ms"

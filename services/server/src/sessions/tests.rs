@@ -46,7 +46,7 @@ fn a_report_counts_for_as_much_time_as_can_have_passed() {
 }
 
 #[test]
-fn the_metric_of_open_streams_is_right_after_streams_begin_and_end_at_once() {
+fn the_metric_of_open_streams_is_correct_when_streams_begin_and_end_concurrently() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let (sessions, together) = (Sessions::new(), std::sync::Barrier::new(3));
     let change = || {

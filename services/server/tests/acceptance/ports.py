@@ -23,7 +23,8 @@ LOCKED: list[IO[str]] = []
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that no program uses, and never the same one twice, not even in two processes at once.
+    """Returns a port of 127.0.0.1 that no program uses, and never the same one twice. Up to `PARTS` processes at once get different
+    ports.
 
     The port is outside of the system's ephemeral range if enough ports are outside of it. The system then can't assign the port
     to another program before the server binds it.
@@ -37,7 +38,8 @@ def free_port() -> int:
 
 @functools.lru_cache(maxsize=None)
 def _part() -> int:
-    """Returns a number below `PARTS` that no other process has: it locks a file of this number until it ends."""
+    """Returns a number below `PARTS`. This process locks the file of the number until it ends, so no other process gets the number,
+    unless all files are locked."""
     for number in range(PARTS):
         file = open(Path(tempfile.gettempdir()) / f"forebay-test-ports-{os.getuid()}-{number}", "a")
         try:

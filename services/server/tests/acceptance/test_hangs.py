@@ -93,8 +93,8 @@ class Hangs:
             raise StillWaits(f"no result after {patience_s} s") from None
 
     def again(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Like `in_time`, but repeats a call that fails. On a busy machine, reads of a disk that does not hang may be later than a
-        deadline of 1 s. Those that hung end only a moment after `answer`."""
+        """Like `in_time`, but repeats a call that fails. On a busy machine, a read may miss a deadline of 1 s
+        although the disk does not hang. Reads that hung end a moment after `answer` is called."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -304,7 +304,8 @@ def test_refreshes_that_wait_for_each_other_list_the_dataset_once(hangs: Hangs) 
     hanging.answer()
     for call in calls:
         hangs.result(call)
-    # The first, and one for all that began to wait after it had listed. On a busy machine, some may begin to wait even later.
+    # The first call lists once, and one listing serves all calls that began to wait after that. On a busy machine, some may begin to
+    # wait even later.
     assert listed() - before <= 4
 
 

@@ -109,7 +109,7 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
         reader.join(60)
         return outcomes[0]
 
-    # On a busy machine, the server may close the connection, half a second later, before the client has received the message.
+    # On a busy machine, the client may not receive the message before the server closes the connection, half a second after sending it.
     for _ in range(3):
         status, message = outcome()
         assert status == "UNAVAILABLE", message
@@ -124,7 +124,7 @@ def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
     server = pool.start({"small-groups": small_groups}, grace_period="2s")
     stream = connect(server).batches(**STREAM, epochs=1000)
     next(stream)
-    # Fails after `EXIT_TIMEOUT_S`, which is less than the time after which the server closes a connection that accepts nothing.
+    # `stop` fails after `EXIT_TIMEOUT_S`. The server would close a connection that accepts nothing only later.
     assert server.stop() == 0
     with pytest.raises(FAILURES):
         for _ in stream:

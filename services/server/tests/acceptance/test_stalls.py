@@ -175,8 +175,8 @@ Measure = Callable[[str, int], tuple[Seen, Seen]]
 
 @pytest.fixture(scope="module")
 def measure(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
-    """Yields a function that returns measurement `number` of a scenario, without and with its delay. The first runs with a delay
-    are concurrent, one per core and at least two: they mostly wait, and more of them delay each other."""
+    """Yields a function that returns measurement `number` of a scenario: one run without its delay and one with it. The first runs with
+    a delay are concurrent, because they mostly wait: one per core, and at least two. More of them would delay each other."""
     folder = tmp_path_factory.mktemp("stalls")
     with s3_server(folder / "s3.log") as endpoint:
         bucket = Bucket(endpoint, "stalls")

@@ -146,7 +146,7 @@ def test_answers_of_every_kind_that_no_client_receives_are_charged_and_end_with_
     until(lambda: len(json.loads(get(server, "/api/v1/jobs")[1])["jobs"]) > 0, failure="no job is recorded")
     snapshot = json.loads(get(server, "/api/v1/datasets")[1])["datasets"][0]["snapshot"]
     pinned = json.dumps({"train": {**TRAIN["train"], "snapshot": snapshot}}).encode()
-    # Made before the first connection, whose time runs: the first use of a library takes long.
+    # The bodies are made before the first connection is opened, because the first use of a library is slow.
     bodies = {name: prefixed(body()) for name, (_, body) in UNARY.items()}
     connections = {}
     for name, (method, _) in UNARY.items():

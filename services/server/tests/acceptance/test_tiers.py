@@ -31,7 +31,7 @@ REQUEST: dict[str, Any] = {
 }
 EPOCHS = 3
 BLOCKS = 186
-# Time without a change after which no write is pending.
+# If no file changes for this time, no write is pending.
 SETTLED_S = 2
 
 

@@ -54,7 +54,7 @@ fn every_function_depends_on_its_arguments_alone() {
 }
 
 #[test]
-fn arithmetic_of_constants_that_has_no_value_is_refused_when_it_is_compiled() {
+fn constant_arithmetic_that_overflows_is_refused_at_compile_time() {
     for text in ["9223372036854775807 + 1", "-9223372036854775807 - 2", "9223372036854775807 * 2"] {
         let error = Expression::filter(&format!("x < {text}"), &schema()).expect_err(text);
         assert!(error.to_string().contains("Overflow"), "{text}: {error}");

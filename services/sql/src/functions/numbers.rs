@@ -22,7 +22,8 @@ pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     [log1p, standardize, ScalarUDF::from(bucketize), ScalarUDF::from(clip)].map(Arc::new).into()
 }
 
-/// The values of an argument; of a constant one value, which DataFusion takes as a constant if all arguments are.
+/// Returns the values of an argument. A constant gives one value. If all arguments are constants, DataFusion treats a result of one
+/// value as a constant.
 fn doubles(argument: &ColumnarValue) -> Result<PrimitiveArray<Float64Type>> {
     Ok(argument.clone().into_array(1)?.as_primitive::<Float64Type>().clone())
 }

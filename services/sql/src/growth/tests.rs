@@ -66,7 +66,7 @@ fn a_batch_is_split_until_each_part_is_small_or_has_one_row() {
 }
 
 #[test]
-fn rows_of_a_long_array_have_the_bytes_of_the_same_rows_alone() {
+fn a_slice_of_an_array_has_the_size_of_a_copy_of_its_rows() {
     let numbers = Int32Array::from_iter_values(0..300);
     let item = |data_type: DataType| Arc::new(Field::new_list_field(data_type, true));
     let int = item(DataType::Int32);
@@ -92,7 +92,7 @@ fn rows_of_a_long_array_have_the_bytes_of_the_same_rows_alone() {
     ]);
     let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
     let map = MapArray::new(field, OffsetBuffer::from_repeated_length(3, 100), entries, None, false);
-    // A bit per value, 4 bytes per number and offset, 8 per large offset. The 10 rows have 30 numbers.
+    // Each value has a validity bit, numbers and offsets have 4 bytes each, large offsets 8. The 10 rows have 30 numbers.
     let items = 4 + 30 * 4;
     for (array, rows, expected) in [
         (Arc::new(list) as ArrayRef, 10, 2 + 11 * 4 + items),

@@ -76,7 +76,7 @@ fn only_a_right_side_that_can_fail_is_guarded() {
 }
 
 #[test]
-fn only_parts_that_can_compute_a_nan_are_given_one_nan() {
+fn only_parts_that_can_compute_a_nan_are_wrapped_in_one_nan() {
     for (text, expected) in [
         ("d > 1.5e0", 0),
         ("d > f", 1), // the cast of f
@@ -124,7 +124,7 @@ fn extremes(data_type: &DataType) -> ArrayRef {
 }
 
 #[test]
-fn a_type_widens_another_if_each_value_survives_the_cast_and_the_way_back() {
+fn a_type_widens_to_another_if_every_value_survives_the_cast_there_and_back() {
     use DataType::{
         Decimal128, Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64,
     };
@@ -157,9 +157,9 @@ fn a_type_widens_another_if_each_value_survives_the_cast_and_the_way_back() {
             let survive = cast_with_options(&values, to, &options)
                 .and_then(|cast| cast_with_options(&cast, from, &options))
                 .is_ok_and(|back| *back == *values);
-            // Decimals are compared with other decimals by their digits. Casts of floats to decimals round.
+            // Casts of floats to decimals round.
             let rounds = from.is_floating() && !to.is_floating();
-            // Small integers fit in small floats, and decimals in floats, too. Such comparisons keep their cast.
+            // Small integers would also fit in Float16 and Float32, and decimals in floats. Comparisons of these types keep their cast.
             let keeps_cast = (!from.is_floating() && matches!(to, Float16 | Float32))
                 || (matches!(from, Decimal128(..)) && !matches!(to, Decimal128(..)));
             assert_eq!(widens(from, to), survive && !rounds && !keeps_cast, "{from} to {to}");
@@ -169,11 +169,10 @@ fn a_type_widens_another_if_each_value_survives_the_cast_and_the_way_back() {
 }
 
 #[test]
-fn rows_that_the_left_side_leaves_open_are_those_it_does_not_decide() {
+fn a_null_on_the_left_side_leaves_its_row_open_whatever_its_bits_are() {
     let values = BooleanBuffer::from(vec![true, false, true, false]);
     let nulls = NullBuffer::from(vec![true, true, false, false]);
     let decided = BooleanArray::new(values, Some(nulls));
-    // Nulls decide nothing, whatever their values are.
     assert_eq!(open_rows(&decided, false), BooleanArray::from(vec![true, false, true, true]));
     assert_eq!(open_rows(&decided, true), BooleanArray::from(vec![false, true, true, true]));
 }

@@ -54,7 +54,7 @@ fn a_column_is_compared_with_a_constant_in_its_own_type_if_that_can_hold_the_con
 }
 
 #[test]
-fn timestamps_are_finer_only_in_one_time_zone() {
+fn a_timestamp_is_finer_only_than_one_with_the_same_time_zone() {
     use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     let units = [Second, Millisecond, Microsecond, Nanosecond];
     let time = |unit, zone: Option<&str>| DataType::Timestamp(unit, zone.map(Into::into));
@@ -70,7 +70,7 @@ fn timestamps_are_finer_only_in_one_time_zone() {
 }
 
 #[test]
-fn a_list_has_both_zeros_if_it_has_one_and_no_other_number_twice() {
+fn a_list_with_a_zero_gets_the_other_zero_and_nothing_else() {
     for column in ["f16", "f32", "f64"] {
         for (list, expected) in [("0e0, 1.5e0", 3), ("-0e0, 1.5e0", 3), ("1.5e0, 2.5e0", 2)] {
             let compiled = Expression::filter(&format!("{column} IN ({list})"), &schema()).unwrap();

@@ -159,7 +159,7 @@ fn verdicts_are_as_precise_as_the_statistics_allow() {
     }
 }
 
-/// Statistics of a column without nulls, with values from the first to the second.
+/// Statistics of a column without nulls: its least and its greatest value.
 struct Between(ScalarValue, ScalarValue);
 
 impl Bounds for Between {

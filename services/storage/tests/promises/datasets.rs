@@ -491,7 +491,7 @@ async fn the_rows_of_row_groups_count_if_a_footer_claims_none_in_total() {
     assert_eq!(fixture.take().await.unwrap().rows(), 2);
     assert_eq!(x(&fixture.read().await.unwrap()), [1, 2]);
     for wrong in [1, 3, -2] {
-        // A fixture of its own: a file of the same size that is written again within one tick of the clock is the same version.
+        // Each case has its own fixture: a file of the same size that is written again within one tick of the clock is the same version.
         let fixture = Fixture::new();
         fixture.write_bytes("a.parquet", &claiming(wrong));
         assert!(matches!(fixture.take().await, Err(Error::Corrupt { .. })), "{wrong}");
