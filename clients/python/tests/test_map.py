@@ -281,8 +281,8 @@ def test_the_file_of_results_grows_with_them(client: forebay.Client) -> None:
 
 
 def shared_memory() -> set[str]:
-    """Returns the names of Forebay's files in shared memory. Programs that run at the same time may create other files."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("forebay")}
+    """Returns the names of files in shared memory that Forebay or multiprocessing created. Other programs may create other files."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("forebay", "psm_"))}
 
 
 def descriptors() -> int:

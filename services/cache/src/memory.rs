@@ -160,11 +160,15 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     /// is within its budget or no value can be evicted.
     fn charge(&self, bytes: u64) {
         self.tier.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
-        resident_bytes_gauge().increment(bytes as f64);
         let capacity_bytes = self.tier.budget.capacity_bytes();
-        if self.resident_bytes() <= capacity_bytes {
-            return;
+        if self.resident_bytes() > capacity_bytes {
+            self.evict(capacity_bytes);
         }
+        resident_bytes_gauge().increment(bytes as f64);
+    }
+
+    /// Evicts values that are not in use until the tier has at most `capacity_bytes`, or no value can be evicted.
+    fn evict(&self, capacity_bytes: u64) {
         let mut evicted = Vec::new();
         let mut scan = self.tier.policy.eviction_scan();
         while self.resident_bytes() > capacity_bytes {
@@ -177,12 +181,19 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     }
 
     fn discharge(&self, bytes: u64) {
-        self.tier.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
         resident_bytes_gauge().decrement(bytes as f64);
+        self.tier.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// The gauge is changed by differences. If two threads each set a total, the older total could be written last.
+impl<K, V> Drop for Tier<K, V> {
+    fn drop(&mut self) {
+        resident_bytes_gauge().decrement(*self.resident_bytes.get_mut() as f64);
+    }
+}
+
+/// The gauge is changed by differences, and never shows more than there is. If two threads each set a total, the older total could be
+/// written last.
 fn resident_bytes_gauge() -> metrics::Gauge {
     metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory")
 }

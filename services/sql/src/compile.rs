@@ -320,6 +320,7 @@ fn has_clause(call: &ast::Function) -> bool {
         _ => false,
     };
     of_arguments
+        || call.parameters != ast::FunctionArguments::None
         || call.over.is_some()
         || call.filter.is_some()
         || call.null_treatment.is_some()

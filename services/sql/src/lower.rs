@@ -87,7 +87,8 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
 /// Replaces a part without columns by its value, unless its evaluation fails. Such a part fails at run time, for the
 /// first row that needs it.
 fn folded(part: Expr, row: &RecordBatch) -> Result<Expr> {
-    if !part.column_refs().is_empty() {
+    // A call by another name of a function, such as `pow`, has an alias. It stays, because the identity of the expression contains it.
+    if matches!(part, Expr::Alias(_)) || !part.column_refs().is_empty() {
         return Ok(part);
     }
     let Ok(value) = value_of(&part, row) else { return Ok(part) };

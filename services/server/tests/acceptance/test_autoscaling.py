@@ -104,7 +104,7 @@ def test_trainers_demand_the_servers_for_the_rate_that_they_would_take(pool: Poo
                 break
     assert average > 1.5
     assert average == close
-    until(lambda: wanted(server) == 0, failure="the demand of trainers that ended remains")
+    until(lambda: wanted(server) == 0, 30, "the demand of trainers that ended remains")
 
 
 @pytest.mark.timeout(180)

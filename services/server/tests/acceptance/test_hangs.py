@@ -337,4 +337,4 @@ def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:
     with refused("UNAVAILABLE", "did not answer"):
         hangs.in_time(hangs.digest, "mine")
     server.terminate()
-    assert server.wait() == 0
+    assert server.wait(25) == 0

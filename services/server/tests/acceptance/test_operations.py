@@ -80,7 +80,7 @@ def test_sigterm_lets_a_running_stream_finish_or_fails_it_as_unavailable(
         assert status_of(error) == "UNAVAILABLE", error
     else:
         assert received == steps, "a stream ended early with OK"
-    assert server.wait() == 0
+    assert server.wait(25) == 0
 
 
 def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
@@ -105,7 +105,7 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
         server.terminate()
         until(lambda: server.http_get("/readyz")[0] == 503, failure="the server is ready after the signal")
         # Without the signal, the stream would run for hours.
-        assert server.wait() == 0
+        assert server.wait(25) == 0
         reader.join(60)
         return outcomes[0]
 
@@ -134,7 +134,7 @@ def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
 def test_sigint_stops_the_server_like_sigterm(pool: Pool, small_groups: Path) -> None:
     server = pool.start({"small-groups": small_groups})
     server.process.send_signal(signal.SIGINT)
-    assert server.wait() == 0
+    assert server.wait(25) == 0
 
 
 def test_a_second_server_on_the_same_cache_fails_with_the_path(

@@ -203,7 +203,7 @@ def test_requests_that_are_not_completed_are_charged_and_end_in_time(
     until(all_charged, failure=lambda: f"at most {most}")
     assert is_served(server)
     until(lambda: grpc.ended >= streams, 60, failure=lambda: f"open: {streams - grpc.ended}")
-    until(lambda: posted in http.ended)
+    until(lambda: posted in http.ended, 25)
     until(lambda: held(server, "greedy")["incoming_bytes"] == held(server, "greedy")["calls"] == 0)
 
     def late() -> dict[str, float]:

@@ -234,6 +234,7 @@ fn invalid_expressions_are_refused_with_their_reason() {
         ("1 + abs(delay) FILTER (WHERE delay > 1) AS y", "is not an expression of one row"),
         ("abs(DISTINCT delay) AS y", "'abs(DISTINCT delay)' is not an expression of one row"),
         ("abs(delay ORDER BY x) AS y", "is not an expression of one row"),
+        ("abs(1)(delay) AS y", "is not an expression of one row"),
         ("abs(delay) IGNORE NULLS AS y", "is not an expression of one row"),
         ("abs(delay) WITHIN GROUP (ORDER BY x) AS y", "is not an expression of one row"),
         ("$1 AS y", "is not an expression of one row"),

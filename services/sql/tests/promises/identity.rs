@@ -169,6 +169,9 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
     "list_pad(l, 2, -1)",
     "hash_bucket(i, 1000)",
     "hash_bucket(s, 1000, 7)",
+    // Other names of functions.
+    "i IN (1, pow(2, 3))",
+    "length(s) > length('abc')",
 ];
 
 fn compiled(text: &str) -> Expression {

@@ -139,7 +139,7 @@ async fn a_read_from_a_server_that_accepts_and_never_answers_ends_after_the_time
     let text = error.to_string();
     assert!(text.contains("/a.parquet") && text.contains("after 2 retries"), "{text}");
     // Three attempts, of which each has the whole timeout.
-    assert!(begin.elapsed() >= Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!((3..30).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
     // On a busy machine, an attempt may end before its request is sent.
     let requests = remote.server.requests() - before;
     assert!(requests <= 3, "{requests}");
