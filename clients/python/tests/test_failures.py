@@ -138,9 +138,9 @@ def test_a_dataset_is_observed_and_closed_while_another_thread_waits_for_a_batch
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    until(lambda: ds.stats().get("batches", 0) > 5, 60)
+    until(lambda: ds.stats().get("batches", 0) > 5)
     server.kill()
-    until(lambda: ds.stats().get("retries", 0) > 0, 60)
+    until(lambda: ds.stats().get("retries", 0) > 0)
     ds.close()
     reader.join(60)
     assert [str(error) for error in raised] == ["the dataset was closed or reloaded during the iteration"]

@@ -32,7 +32,7 @@ def cluster(pool: Pool, flights: Path, folder: Path) -> list[Server]:
     def ready(server: Server) -> int:
         return sum(member["state"] == "ready" for member in get(server, "/api/v1/members")["members"])
 
-    until(lambda: all(ready(server) == SERVERS for server in servers), 60)
+    until(lambda: all(ready(server) == SERVERS for server in servers))
     return servers
 
 

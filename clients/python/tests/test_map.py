@@ -264,7 +264,7 @@ def test_workers_compute_at_most_prefetch_results_ahead(client: forebay.Client, 
         assert next(loop) == taken - 1
         of_workers = [taken // 2 + taken % 2 + 3, taken // 2 + 3]
         ahead = {f"0-{worker + 2 * number}" for worker in (0, 1) for number in range(of_workers[worker])}
-        until(lambda: {path.name for path in tmp_path.iterdir()} >= ahead, 60)
+        until(lambda: {path.name for path in tmp_path.iterdir()} >= ahead)
         assert {path.name for path in tmp_path.iterdir()} == ahead
     loop.close()
     results.close()

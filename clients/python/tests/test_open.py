@@ -201,8 +201,8 @@ time.sleep(3)
 print(server_pid())
 """
     pid = int(host.run(program, flights, FOREBAY_EXIT_WHEN_IDLE="1s"))
-    until(lambda: not host.socket.exists(), 60)
-    until(lambda: not is_running(pid), 60)
+    until(lambda: not host.socket.exists())
+    until(lambda: not is_running(pid))
     assert "no connection for 1s" in host.log()
 
 
@@ -300,7 +300,7 @@ assert kind == "RequestError" and "query" in message, message
 print("no server ran before")
 """
     assert host.run(program, flights, tmp_path, FOREBAY_EXIT_WHEN_IDLE="1s") == "no server ran before"
-    until(lambda: not host.socket.exists(), 60)
+    until(lambda: not host.socket.exists())
     program = """
 for settings, expected in [
     ({"cpu_threads": 0}, "cpu_threads is 0, expected at least 1"),
@@ -323,7 +323,7 @@ def test_a_read_only_home_is_no_obstacle(host: Host, flights: Path) -> None:
     assert host.run(program, flights, HOME="/proc/self", FOREBAY_EXIT_WHEN_IDLE="1s") == "2"
     found = host.folder / "tmp" / f"forebay-{os.geteuid()}"
     assert found.stat().st_mode & 0o777 == 0o700
-    until(lambda: not (found / "grpc.sock").exists(), 60)
+    until(lambda: not (found / "grpc.sock").exists())
 
 
 def test_a_runtime_folder_that_others_can_use_is_refused(host: Host, flights: Path) -> None:
@@ -521,7 +521,7 @@ assert next(iter(by_name)).num_rows == 50_000
     second = {"XDG_RUNTIME_DIR": str(host.folder / "run-2"), "XDG_CACHE_HOME": str(host.folder / "cache-2")}
     second["FOREBAY_EXIT_WHEN_IDLE"] = "1s"
     host.run(program, small, host.folder / "state", name, json.dumps(state), **second)
-    until(lambda: not (host.folder / "run-2" / "forebay" / "grpc.sock").exists(), 60)
+    until(lambda: not (host.folder / "run-2" / "forebay" / "grpc.sock").exists())
 
 
 def test_the_log_has_a_maximum_size(host: Host, flights: Path) -> None:
@@ -531,9 +531,9 @@ def test_the_log_has_a_maximum_size(host: Host, flights: Path) -> None:
     with log.open("ab") as err, ready.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "FOREBAY_LOG": "debug"})
     try:
-        until(lambda: ready.stat().st_size > 0, 60)
+        until(lambda: ready.stat().st_size > 0)
         client, sizes = forebay.connect(f"unix:{host.folder}/s"), [0]
-        until(lambda: bool(client.refresh("flights")) and (sizes.append(log.stat().st_size) or sizes[-1] < sizes[-2]), 60)
+        until(lambda: bool(client.refresh("flights")) and (sizes.append(log.stat().st_size) or sizes[-1] < sizes[-2]))
         assert max(sizes) <= 8 << 10
     finally:
         process.kill()

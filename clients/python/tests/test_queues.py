@@ -265,7 +265,7 @@ def test_batches_that_the_loop_forgot_fail_although_it_may_have_several(single: 
     callers[user_of(other) - 1].join(60)
     # The end of the loop fails the rest.
     batches.close()
-    until(lambda: 3 in answers, 60)
+    until(lambda: 3 in answers)
     assert "did not reply" in str(answers[3]) and answers[user_of(other)] == [user_of(other) + 1]
     for wrong in (0, 3):
         with pytest.raises(ValueError, match=f"max_unanswered is {wrong}, expected 1 to credits, which is 2"):

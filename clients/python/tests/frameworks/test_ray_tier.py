@@ -91,7 +91,7 @@ def test_the_servers_of_a_tier_know_each_other_and_serve_the_same_rows(cluster: 
             forebay.ray.Tier(1, {"flights": str(flights)}, insecure=True)
         processes = [pids(tier, number) for number in range(NODES)]
     assert not any(is_alive(server) for _, server in processes)
-    until(lambda: not any(is_alive(actor) for actor, _ in processes), 60)
+    until(lambda: not any(is_alive(actor) for actor, _ in processes))
     with pytest.raises(LookupError, match="is closed"):
         tier.urls
     # Nothing of the tier remains, so that the next one has its resources.
@@ -106,7 +106,7 @@ def test_a_killed_server_or_actor_is_started_again_under_its_name(cluster: Clust
             actor_and_server = pids(tier, 0)
             os.kill(actor_and_server[killed], signal.SIGKILL)
             # The other process ends, too, so that the folder is free for the next server.
-            until(lambda: not any(map(is_alive, actor_and_server)), 60)
+            until(lambda: not any(map(is_alive, actor_and_server)))
             until(lambda: pids_or_none(tier, 0) not in (None, actor_and_server), 120)
             assert rows([before[0]]) == ROWS
         assert tier.urls == before
@@ -126,7 +126,7 @@ def test_a_server_of_a_lost_node_starts_on_another_one(cluster: Cluster, flights
         actor_and_server = pids(tier, 0)
         cluster.remove_node(next(node for node in cluster.worker_nodes if node.node_id == lost), allow_graceful=False)
         try:
-            until(lambda: not any(map(is_alive, actor_and_server)), 60)
+            until(lambda: not any(map(is_alive, actor_and_server)))
             # The other server continues, and Ray starts the lost one on the node that had none.
             until(lambda: pids_or_none(tier, 0) not in (None, actor_and_server), 240)
             assert node_of(tier, 0) not in (lost, node_of(tier, 1))

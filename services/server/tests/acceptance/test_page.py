@@ -99,7 +99,7 @@ def loaded(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Itera
     threads = [threading.Thread(target=target, args=arguments, daemon=True) for target, arguments in work]
     for thread in threads:
         thread.start()
-    until(lambda: len(get(server, "queues/ranker/throughput-latency")["points"]) > 0, 60)
+    until(lambda: len(get(server, "queues/ranker/throughput-latency")["points"]) > 0)
     yield server
     enough.set()
 
