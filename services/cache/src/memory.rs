@@ -192,8 +192,8 @@ impl<K, V> Drop for Tier<K, V> {
     }
 }
 
-/// The gauge is changed by differences, and never shows more than there is. If two threads each set a total, the older total could be
-/// written last.
+/// The gauge is changed by differences: if two threads each set a total, the older one could be written last. It is raised after
+/// `resident_bytes` and lowered before it, so it never shows more bytes than are resident.
 fn resident_bytes_gauge() -> metrics::Gauge {
     metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory")
 }

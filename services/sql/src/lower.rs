@@ -87,7 +87,8 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
 /// Replaces a part without columns by its value, unless its evaluation fails. Such a part fails at run time, for the
 /// first row that needs it.
 fn folded(part: Expr, row: &RecordBatch) -> Result<Expr> {
-    // A call by another name of a function, such as `pow`, has an alias. It stays, because the identity of the expression contains it.
+    // A function called by a second name, such as `pow` for `power`, is wrapped in an alias. The alias is part of the identity of the
+    // expression, so it is not folded away.
     if matches!(part, Expr::Alias(_)) || !part.column_refs().is_empty() {
         return Ok(part);
     }

@@ -51,7 +51,7 @@ fn every_function_depends_on_its_arguments_alone() {
     for (name, function) in functions::all() {
         assert_eq!(function.signature().volatility, datafusion_expr::Volatility::Immutable, "{name}");
     }
-    // Syntax of functions that cannot be called by name.
+    // Functions that are reached only by special syntax.
     for text in ["{'a': x}", "struct(x)", "overlay('abc' PLACING 'd' FROM 2)"] {
         let Expr::ScalarFunction(call) = plan(text, &schema()).expect(text) else {
             panic!("{text} is not a call")

@@ -227,7 +227,8 @@ async fn footers_on_a_disk_that_hangs_are_read_from_their_files() {
     let reader = fixture.reader(&snapshot);
     let read = tokio::time::timeout(Duration::from_secs(60), read_all(&reader)).await;
     assert_eq!(read.expect("a miss after the timeout").unwrap().num_rows(), 20);
-    // Hanging threads would keep the test from ending. A thread that opens its pipe only later does not find it.
+    // Hanging threads would keep the test from ending. Opening a pipe here releases a thread that waits for it. The pipe is then
+    // removed, so a thread that has not opened it yet fails instead of hanging.
     for pipe in &pipes {
         let opened = std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap();
         std::fs::remove_file(pipe).unwrap();
