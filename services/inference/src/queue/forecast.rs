@@ -132,3 +132,6 @@ impl ThroughputLatencyCurve {
         Self { requests_per_second, default_timeout_seconds, current, points }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -253,3 +253,6 @@ impl<P: Clone, R> Shared<P, R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

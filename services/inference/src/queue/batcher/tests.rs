@@ -443,3 +443,21 @@ fn requests_that_return_to_a_worker_that_was_overdue_go_to_another_one_if_it_dis
     batcher.add_worker(now, 1);
     assert_eq!(batch(batcher.next(now)).requests, [second]);
 }
+
+#[test]
+fn a_request_that_another_worker_has_is_not_queued_again_when_the_overdue_one_disconnects() {
+    let (mut batcher, first, now) = trained(QueueConfig { max_batch_delay: ms(0), ..QueueConfig::default() });
+    warm_up(&mut batcher, now);
+    let now = now + ms(10);
+    let request = batcher.admit(now, 1, 100, Some(Duration::from_secs(60))).expect("idle");
+    let formed = batch(batcher.next(now));
+    batcher.gathered(now, formed.batch);
+    let second = batcher.add_worker(now, 2);
+    let now = now + ms(1000);
+    assert_eq!(batcher.suspend_overdue(now), [first]);
+    let again = batch(batcher.next(now));
+    assert_eq!((again.worker, again.requests.as_slice()), (second, [request].as_slice()));
+    assert_eq!(batcher.remove_worker(now, first), []);
+    assert_eq!(batcher.load(now).queued_requests, 0);
+    assert_eq!(batcher.complete(now, second, again.batch), Some(vec![Some(request)]));
+}

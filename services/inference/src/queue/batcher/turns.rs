@@ -113,3 +113,6 @@ impl Turns {
 fn cost(rows: u64, weight: NonZeroU32) -> u64 {
     (rows.saturating_mul(ROW_COST) / u64::from(weight.get())).max(1)
 }
+
+#[cfg(test)]
+mod tests;

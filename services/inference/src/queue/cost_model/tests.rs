@@ -88,3 +88,69 @@ fn no_observation_leads_to_an_invalid_prediction() {
         model.predict(u64::MAX, u64::MAX);
     }
 }
+
+#[test]
+fn a_batch_that_takes_a_hundred_times_as_long_counts_as_one_that_takes_four_times_as_long() {
+    let mut model = CostModel::default();
+    (0..40).for_each(|_| model.observe(32, 3200, took(32)));
+    model.observe(32, 3200, took(32) * 100);
+    let ratio = model.predict(32, 3200).as_secs_f64() / took(32).as_secs_f64();
+    assert!((ratio - (1.0 + 3.0 / 32.0)).abs() < 0.01, "{ratio}");
+}
+
+#[test]
+fn sizes_that_no_longer_occur_yield_to_those_that_do() {
+    let mut model = CostModel::default();
+    for rows in [1, 32, 256].repeat(30) {
+        model.observe(rows, rows * 100, took(rows));
+    }
+    (0..6000).for_each(|_| model.observe(64, 6400, took(64) * 5));
+    let off = off(&model, 64, 6400, took(64) * 5);
+    assert!(off < 0.02, "off by {off}");
+}
+
+#[test]
+fn sizes_that_differ_by_a_quarter_have_predictions_of_their_own() {
+    let mut model = CostModel::default();
+    for rows in [64, 80].repeat(40) {
+        model.observe(rows, 1, Duration::from_micros(100 + 50 * rows));
+    }
+    for rows in [64, 80] {
+        let off = off(&model, rows, 1, Duration::from_micros(100 + 50 * rows));
+        assert!(off < 0.01, "{rows} rows: off by {off}");
+    }
+}
+
+#[test]
+fn costs_that_fall_with_the_size_are_attributed_to_the_fixed_cost() {
+    let mut model = CostModel::default();
+    for rows in [1, 64, 512].repeat(30) {
+        model.observe(rows, rows * 100, Duration::from_micros(3000 - rows));
+    }
+    let Coefficients { fixed, row, byte } = model.coefficients();
+    assert_eq!((row, byte), (0.0, 0.0));
+    assert!(fixed > 2.488e-3 && fixed < 3e-3, "{fixed}");
+}
+
+#[test]
+fn costs_in_proportion_to_the_rows_have_no_fixed_part() {
+    let mut model = CostModel::default();
+    for rows in [64, 512, 4096].repeat(30) {
+        model.observe(rows, rows % 7, Duration::from_micros(10 * rows));
+    }
+    let Coefficients { fixed, row, .. } = model.coefficients();
+    assert!(fixed < 1e-6 && (row / 10e-6 - 1.0).abs() < 0.01, "{:?}", model.coefficients());
+}
+
+#[test]
+fn a_model_of_two_sizes_does_not_depend_on_the_number_of_batches() {
+    let trained = |rounds| {
+        let mut model = CostModel::default();
+        for rows in [64, 91].repeat(rounds) {
+            model.observe(rows, 1, took(rows));
+        }
+        model.coefficients().row
+    };
+    let (one, hundred) = (trained(1), trained(100));
+    assert!((one / hundred - 1.0).abs() < 1e-5, "{one} and {hundred}");
+}

@@ -250,6 +250,27 @@ async fn requests_of_low_priority_give_their_memory_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_may_take_all_memory_if_the_other_requests_of_its_tenant_make_room() {
+    let (queue, _timer) = queue(QueueConfig { max_queue_bytes: 100, ..QueueConfig::default() });
+    let tenant = Tenant::new(1, std::num::NonZeroU32::MIN);
+    let low = Class { tenant, priority: crate::queue::Priority::Low };
+    let first = queue.submit_for(low, 1, (1, 8, 40), None).expect("the queue has room");
+    let _second = queue.submit_for(tenant.into(), 2, (1, 8, 100), None).expect("the first one makes room");
+    let failure = first.answer().await.expect_err("it made room");
+    assert!(matches!(failure, Failure::Refused(Refusal::Displaced { .. })), "{failure}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_told_the_deadline_of_the_most_urgent_request_of_a_batch() {
+    let (queue, _timer) = queue(QueueConfig { max_batch_rows: 2, ..QueueConfig::default() });
+    tokio::time::sleep(ms(10)).await;
+    let submitted = Instant::now();
+    let _requests = [700, 300].map(|timeout| queue.submit(1, (1, 8, 8), Some(ms(timeout))));
+    let batch = queue.add_worker(1).next().await.expect("a batch");
+    assert_eq!(batch.deadline, submitted + ms(300));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenant_leaves_memory_of_the_queue_to_others() {
     let (queue, _timer) = queue(QueueConfig { max_queue_bytes: 800, ..QueueConfig::default() });
     let tenant = |id| Tenant::new(id, std::num::NonZeroU32::MIN).into();
@@ -267,6 +288,17 @@ async fn waiting_requests_are_limited_by_their_memory() {
     let first = queue.submit(1, (1, 8, 60), None).expect("the queue has room");
     let failure = queue.submit(2, (1, 8, 60), None).err().expect("the queue is full");
     assert!(matches!(failure, Failure::Refused(Refusal::Full { .. })), "{failure}");
+    assert_eq!(failure.retry_after(), Some(ms(50)), "half of the default timeout");
     drop(first);
     queue.submit(3, (1, 8, 60), None).expect("the queue has room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_counts_batches_by_the_name_of_the_rule_that_closed_them() {
+    let (queue, _timer) = queue(QueueConfig { max_batch_rows: 8, ..QueueConfig::default() });
+    let serving = tokio::spawn(serve(queue.add_worker(1), ms(1)));
+    queue.submit(1, (8, 8, 8), None).expect("the queue has room").answer().await.expect("computed");
+    assert_eq!(queue.status().close_reasons, [("rows", 1)].into());
+    queue.drain();
+    serving.await.expect("the worker ends");
 }

@@ -1,0 +1,41 @@
+use super::*;
+
+const ROWS: u64 = 64;
+const COST: u64 = ROWS * ROW_COST;
+
+/// Turn of a request of `tenant` that is queued.
+fn queued(turns: &mut Turns, tenant: Tenant) -> u64 {
+    let turn = turns.take(tenant, ROWS);
+    turns.queued(tenant, ROWS);
+    turn
+}
+
+/// Turn of a request of `tenant` that is queued and sent.
+fn sent(turns: &mut Turns, tenant: Tenant) -> u64 {
+    let turn = queued(turns, tenant);
+    turns.left(tenant, ROWS);
+    turns.sent(turn);
+    turn
+}
+
+#[test]
+fn a_tenant_without_queued_requests_still_pays_for_those_that_were_sent() {
+    let [one, other] = [1, 2].map(|id| Tenant::new(id, NonZeroU32::MIN));
+    let mut turns = Turns::default();
+    assert_eq!(sent(&mut turns, one), 0);
+    assert_eq!(sent(&mut turns, other), 0);
+    assert_eq!(queued(&mut turns, one), COST);
+}
+
+#[test]
+fn the_next_request_takes_the_turn_of_the_first_cancelled_one_if_all_are_cancelled() {
+    let tenant = Tenant::new(1, NonZeroU32::MIN);
+    let mut turns = Turns::default();
+    sent(&mut turns, tenant);
+    assert_eq!([(); 2].map(|()| queued(&mut turns, tenant)), [COST, 2 * COST]);
+    for _ in 0..2 {
+        turns.left(tenant, ROWS);
+        turns.unused(tenant, ROWS);
+    }
+    assert_eq!(queued(&mut turns, tenant), COST);
+}
