@@ -88,6 +88,9 @@ fn the_utilization_is_the_part_of_the_capacity_that_requests_need() {
         assert_near(forecast.batch_rows, 63.0);
         assert_near(forecast.batch_seconds, time(63));
     }
+    let capacity = forecast(&config, 2, 1.0, 1.0).capacity_rows_per_second;
+    let full = forecast(&config, 2, capacity, 1.0);
+    assert_eq!((full.utilization, full.latency_seconds), (1.0, None));
 }
 
 #[test]
@@ -131,10 +134,10 @@ fn a_queue_that_is_not_eager_waits_for_the_delay_or_a_full_batch() {
 #[test]
 fn a_batch_of_busy_workers_has_the_rows_that_arrive_during_the_one_before() {
     let config = QueueConfig { max_batch_delay: Duration::ZERO, ..QueueConfig::default() };
-    for (workers, rate) in [(1, 5000.0), (2, 10_000.0), (3, 30_000.0)] {
-        let forecast = forecast(&config, workers, rate, 1.0);
+    for (workers, rate, rows) in [(1, 5000.0, 1.0), (2, 10_000.0, 1.0), (3, 15_000.0, 2.0)] {
+        let forecast = forecast(&config, workers, rate, rows);
         assert!(forecast.batch_rows > 8.0 && forecast.utilization < 1.0, "{forecast:?}");
-        assert_near(forecast.batch_rows, rate * forecast.batch_seconds / workers as f64);
+        assert_near(forecast.batch_rows, rate * rows * forecast.batch_seconds / workers as f64);
         let before = forecast.batch_seconds / workers as f64 / 2.0;
         assert_near(forecast.latency_seconds.unwrap(), before + forecast.batch_seconds);
     }

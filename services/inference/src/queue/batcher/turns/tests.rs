@@ -39,3 +39,30 @@ fn the_next_request_takes_the_turn_of_the_first_cancelled_one_if_all_are_cancell
     }
     assert_eq!(queued(&mut turns, tenant), COST);
 }
+
+#[test]
+fn tenants_send_rows_by_weight_before_a_new_request() {
+    let [one, other] = [(1, 1), (2, 2)].map(|(id, weight)| Tenant::new(id, weight.try_into().unwrap()));
+    let mut turns = Turns::default();
+    for _ in 0..10 {
+        queued(&mut turns, other);
+    }
+    assert_eq!(turns.rows_before(one, ROWS), 2 * ROWS);
+    assert_eq!(turns.rows_before(one, 100 * ROWS), 10 * ROWS, "all that are queued");
+    // The turns that have passed do not count.
+    turns.sent(3 * COST);
+    assert_eq!(queued(&mut turns, one), 3 * COST);
+    assert_eq!(turns.rows_before(one, ROWS), ROWS + 4 * ROWS);
+}
+
+#[test]
+fn tenants_without_queued_requests_are_forgotten_once_their_turns_have_passed() {
+    let [one, other] = [1, 2].map(|id| Tenant::new(id, NonZeroU32::MIN));
+    let mut turns = Turns::default();
+    sent(&mut turns, one);
+    queued(&mut turns, other);
+    assert_eq!(turns.tenants.len(), 2);
+    turns.sent(COST);
+    queued(&mut turns, other);
+    assert_eq!(turns.tenants.len(), 1);
+}
