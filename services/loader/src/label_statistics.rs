@@ -163,6 +163,20 @@ mod tests {
     }
 
     #[test]
+    fn the_error_is_that_of_the_differences_between_blocks_that_have_labels() {
+        let error = |blocks: &[Moments], of| known(blocks, of).unwrap().error;
+        let three = blocks([100, 400, 200]);
+        // 0.3 and 0.2 squared, over twice the number of differences.
+        let variance: f64 = (0.09 + 0.04) / (2.0 * 2.0);
+        let expected = |unsampled: f64| (variance / 3.0 * unsampled).sqrt();
+        assert!((error(&three, 10) - expected(0.7)).abs() < 1e-12);
+        let with_empty = [three[0], Moments::default(), three[1], three[2]];
+        assert!((error(&with_empty, 10) - expected(0.6)).abs() < 1e-12);
+        let two = error(&blocks([100, 400]), 10);
+        assert!((two - (0.09_f64 / 2.0 / 2.0 * 0.8).sqrt()).abs() < 1e-12, "{two}");
+    }
+
+    #[test]
     fn one_block_of_many_tells_next_to_nothing() {
         assert_eq!(known(&blocks([300]), 5).unwrap().error, (0.3 - 0.3 * 0.3_f64).sqrt());
     }

@@ -46,6 +46,12 @@ pub(super) struct RetainedRows {
     bytes: u64,
 }
 
+/// True if retained rows whose body has at least `body` bytes, and which take `kept` bytes of memory, are too large for a batch of at
+/// most `max_bytes` bytes.
+fn exceed(body: u64, kept: u64, max_bytes: u64) -> bool {
+    body > max_bytes || kept / MAX_RETAINED > max_bytes
+}
+
 impl BatchRows {
     /// Returns an error if the retained rows exceed the limit of a batch body or take too much memory until assembly.
     pub(super) fn check_retained(&self, max_bytes: u64) -> Result<(), Error> {
@@ -58,7 +64,7 @@ impl BatchRows {
         let body = retained().map(|rows| rows.bytes).fold(0, u64::saturating_add);
         // Each window retains its own distinct rows of a de-duplicated tensor, so memory use can exceed the body.
         let kept = retained().map(|rows| rows.frame.value_bytes()).fold(0, u64::saturating_add);
-        if body > max_bytes || kept / MAX_RETAINED > max_bytes {
+        if exceed(body, kept, max_bytes) {
             let rows = retained().map(|rows| rows.rows.len() as u64).sum();
             return Err(Error::batch_too_large(rows, body.max(kept), max_bytes));
         }
@@ -194,5 +200,25 @@ impl WindowRows {
         let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
         let bytes = frame.min_body_bytes(view);
         Ok(RetainedRows { rows: 0..frame.rows() as u32, groups, bytes, frame })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retained_rows_exceed_a_batch_by_their_body_or_by_sixteen_times_their_memory() {
+        assert!(!exceed(100, 1600, 100) && !exceed(0, 1615, 100));
+        assert!(exceed(101, 0, 100) && exceed(0, 1616, 100));
+    }
+
+    #[test]
+    fn a_batch_has_as_many_rows_as_fit_into_its_body() {
+        assert_eq!(
+            [(8, 1024), (9, 1024), (0, 7)].map(|(row, most)| RowLimit::of(row, most).rows),
+            [128, 113, 7]
+        );
+        assert_eq!(RowLimit::of(1, u64::MAX).rows, u64::from(u32::MAX));
     }
 }

@@ -147,3 +147,51 @@ pub(crate) fn scaled(count: u64, to: u64, from: u64) -> u64 {
     let scaled = (u128::from(count) * u128::from(to)).div_ceil(u128::from(from.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(partitions: u32) -> JobOrder {
+        let blocks: Arc<[u32]> = vec![10; 10].into();
+        let rows = JobRows {
+            kept: Arc::clone(&blocks),
+            groups: None,
+            items: blocks,
+            epoch_rows: 100,
+            epoch_items: 100,
+        };
+        let steps = Steps::new(100, 10, 1, Remainder::Short).unwrap();
+        let run = Run::new(&steps, 0, 1, 0, None).unwrap();
+        JobOrder::new(&rows, (Shuffle::Global, partitions, 7), (steps, run), None, ("snapshot", "/filter"))
+    }
+
+    #[test]
+    fn streams_share_the_order_of_an_epoch_and_orders_that_no_stream_holds_are_dropped() {
+        let order = order(1);
+        let held: Vec<_> = (0..3).map(|epoch| order.shared_epoch(0, epoch)).collect();
+        for (epoch, held) in (0..).zip(&held) {
+            assert!(Arc::ptr_eq(held, &order.shared_epoch(0, epoch)), "epoch {epoch}");
+        }
+        assert_eq!(order.shared.lock().len(), 3);
+        drop(held);
+        let _next = order.shared_epoch(0, 3);
+        assert_eq!(order.shared.lock().len(), 1);
+    }
+
+    #[test]
+    fn the_identity_of_an_order_names_several_partitions_only() {
+        assert_eq!(order(1).identity, "snapshot/7/global/filter");
+        assert_eq!(order(2).identity, "snapshot/7/global in 2 partitions/filter");
+    }
+
+    #[test]
+    fn counts_are_scaled_in_proportion_and_rounded_up() {
+        assert_eq!(
+            [(100, 30, 1000), (7, 10, 20), (3, 50, 10)].map(|(n, to, of)| scaled(n, to, of)),
+            [3, 4, 15]
+        );
+        assert_eq!([(5, 9, 9), (1, 1, 1000), (0, 5, 10)].map(|(n, to, of)| scaled(n, to, of)), [5, 1, 1]);
+        assert_eq!([(5, 10, 0), (u64::MAX, 4, 2)].map(|(n, to, of)| scaled(n, to, of)), [50, u64::MAX]);
+    }
+}

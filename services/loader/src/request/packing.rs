@@ -87,9 +87,68 @@ impl Packing {
         let mut held = self.held.lock();
         held.push_back((epoch, Arc::clone(&packs)));
         let sum = |held: &VecDeque<(u64, Arc<Packs>)>| held.iter().map(|(_, packs)| packs.len()).sum::<u64>();
-        while held.len() > MAX_HELD_EPOCHS || held.len() > 2 && sum(&held) > MAX_HELD_PACKS {
+        while exceed(held.len(), sum(&held)) {
             held.pop_front();
         }
         Some(packs)
+    }
+}
+
+/// True if a job holds the packs of too many epochs, which have `packs` packs in total.
+fn exceed(epochs: usize, packs: u64) -> bool {
+    epochs > MAX_HELD_EPOCHS || epochs > 2 && packs > MAX_HELD_PACKS
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Int32Array};
+    use forebay_plan::{Partitions, Shuffle};
+
+    use super::*;
+    use crate::selection::groups::Runs;
+
+    /// Groups of one row each.
+    fn groups(count: i32, with_lengths: bool) -> Groups {
+        let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..count));
+        let mut runs = Runs::builder();
+        runs.append(&[keys]).unwrap();
+        Groups::joined(std::iter::once(Some(runs.summary(with_lengths))))
+    }
+
+    fn train(max_pack_rows: u64) -> v1::Train {
+        v1::Train { batch_size: 4, max_pack_rows, ..v1::Train::default() }
+    }
+
+    #[test]
+    fn a_batch_of_packs_has_at_most_as_many_rows_as_any_batch() {
+        let groups = groups(12, true);
+        let most = MAX_BATCH_SIZE / 4;
+        assert!(Packing::of(&train(most), Some(&groups), 12).unwrap().is_some());
+        let error = Packing::of(&train(most + 1), Some(&groups), 12).unwrap_err().to_string();
+        assert!(error.contains(&format!("max_pack_rows: is {}, expected 1 to {most}", most + 1)), "{error}");
+    }
+
+    #[test]
+    fn groups_are_packed_only_if_their_lengths_are_known() {
+        assert!(Packing::of(&train(4), Some(&groups(12, false)), 12).is_err());
+        let none = Packing::of(&train(4), Some(&groups(0, false)), 0).unwrap().unwrap();
+        assert_eq!((none.packs, none.max_rows), (0, 4));
+    }
+
+    #[test]
+    fn a_job_holds_the_packs_of_the_last_sixteen_epochs() {
+        let groups = groups(12, true);
+        let packing = Packing::of(&train(4), Some(&groups), 12).unwrap().unwrap();
+        let order = |epoch| Partitions::new(&groups.begun, 1).epoch(0, Shuffle::Global, 7, epoch);
+        for epoch in 0..20 {
+            packing.of_epoch(epoch, || 1, &groups.begun, || order(epoch)).unwrap();
+        }
+        assert!(packing.held.lock().iter().map(|(epoch, _)| *epoch).eq(4..20));
+    }
+
+    #[test]
+    fn the_packs_of_two_epochs_are_held_whatever_their_number() {
+        assert!(!exceed(2, u64::MAX) && !exceed(3, MAX_HELD_PACKS) && !exceed(16, 0));
+        assert!(exceed(3, MAX_HELD_PACKS + 1) && exceed(17, 0));
     }
 }

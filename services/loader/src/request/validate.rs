@@ -240,13 +240,4 @@ pub(crate) fn plan_error(error: forebay_plan::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_default_window_of_a_partition_has_eight_blocks_of_mean_size() {
-        assert_eq!(min_default_window_rows(64, 10_000_000, 1000), 64 * 8 * 10_000);
-        assert_eq!(min_default_window_rows(2, 201, 100), 2 * 8 * 3);
-        assert_eq!(min_default_window_rows(4096, u64::MAX, 0), u64::MAX);
-    }
-}
+mod tests;

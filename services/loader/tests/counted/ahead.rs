@@ -147,3 +147,39 @@ async fn rows_of_unknown_length_do_not_exceed_the_prefetch_budget_by_much() {
     let made = made_by_itself(&counters, 60).await;
     assert!((1..=4).contains(&made), "{made}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_too_large_with_the_rows_of_its_first_windows_loads_no_further_ones() {
+    let counters = Counters::from_zero().await;
+    // A hundred blocks of ten rows of 1,000 bytes, a window each.
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(1000); 10]));
+    let file = RecordBatch::try_from_iter([("text", text)]).unwrap();
+    let reader = reader(store(&vec![file; 100], 10).await).await;
+    let shuffle = Shuffle { window_rows: Some(10), ..Shuffle::default() };
+    let train = Train { batch_size: 1000, shuffle: Some(shuffle), ..Train::default() };
+    let limited = |max_batch_bytes| Config { max_batch_bytes, ..Config::default() };
+    let batches = loader(1 << 30, 2, limited(25_000)).batches(job(&train, &reader), 0, 0);
+    let error = drain(batches).await.unwrap_err().to_string();
+    assert!(error.contains("25000"), "{error}");
+    let decoded = counters.get(DECODED);
+    assert!(decoded <= 50, "{decoded} of 100 blocks were decoded; three are too large");
+    // The rows of all windows are retained in less than sixteen times the size of the batch.
+    let batches = loader(1 << 30, 2, limited(1_250_000)).batches(job(&train, &reader), 0, 0);
+    assert_eq!(drain(batches).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_in_file_order_count_before_they_are_copied() {
+    let counters = Counters::from_zero().await;
+    // A hundred blocks of 1,000 numbers of 8 bytes.
+    let reader = reader(store(&[numbered(0..100_000)], 1000).await).await;
+    let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
+    let columns = vec!["id".into()];
+    let train = Train { batch_size: 100_000, columns, shuffle: Some(shuffle), ..Train::default() };
+    let config = Config { max_batch_bytes: 25_000, ..Config::default() };
+    let batches = loader(1 << 30, 2, config).batches(job(&train, &reader), 0, 0);
+    let error = drain(batches).await.unwrap_err().to_string();
+    assert!(error.contains("25000"), "{error}");
+    let decoded = counters.get(DECODED);
+    assert!(decoded <= 50, "{decoded} of 100 blocks were decoded; four are too large");
+}

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int32Array, RecordBatch, StringArray,
-    types::Float32Type,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int32Array, Int64Array, RecordBatch,
+    StringArray, types::Float32Type,
 };
 use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
@@ -221,4 +221,30 @@ async fn a_batch_over_its_limit_is_refused_with_the_bytes_it_needs() {
     let config = Config { max_batch_bytes: 10_000, ..Config::default() };
     let error = drain(loader(1 << 20, 1, config).batches(job, 0, 0)).await.unwrap_err().to_string();
     assert!(error.contains("10000") && error.contains("batch_size"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_groups_has_at_most_as_many_rows_as_fit() {
+    // 16 groups of 8 rows of 8 bytes, in blocks of four groups.
+    let group: ArrayRef = Arc::new(Int32Array::from_iter_values((0..128).map(|row| row / 8)));
+    let value: ArrayRef = Arc::new(Int64Array::from_iter_values(0..128));
+    let input = RecordBatch::try_from_iter([("group", group), ("value", value)]).unwrap();
+    let reader = reader(store(&[input], 32).await).await;
+    // One window, or four.
+    for window_rows in [128, 32] {
+        let train = Train {
+            batch_size: 16,
+            columns: vec!["value".into()],
+            group_by: vec!["group".into()],
+            shuffle: Some(v1::Shuffle { window_rows: Some(window_rows), ..v1::Shuffle::default() }),
+            ..Train::default()
+        };
+        let batches = async |max_batch_bytes| {
+            let loader = loader(1 << 20, 1, Config { max_batch_bytes, ..Config::default() });
+            drain(loader.batches(job(&train, &reader), 0, 0)).await
+        };
+        assert_eq!(batches(1024).await.unwrap().len(), 1);
+        let error = batches(1023).await.unwrap_err().to_string();
+        assert!(error.contains("1023"), "{error}");
+    }
 }

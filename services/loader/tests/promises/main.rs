@@ -9,6 +9,7 @@ mod fixture;
 #[path = "../../../storage/tests/common/forward.rs"]
 mod forward;
 mod hanging_store;
+mod labels;
 mod locate;
 mod nan_bits;
 mod partitions;

@@ -321,7 +321,7 @@ async fn ended_streams_are_limited_in_number_and_time() {
         let job = job(&reader, seed, &["a"]);
         begin(&forecast.enter(&job, 0, 0, 0), 0, 0, 0, Duration::from_micros(1)).await;
     }
-    assert!(forecast.schedules().len() <= MAX_LINGERING + 2);
+    assert_eq!(forecast.schedules().len(), MAX_LINGERING + 2, "with the one that runs, and the newest");
     let newest = job(&reader, 3 * MAX_LINGERING as u64 - 1, &["a"]);
     assert!(
         forecast.schedules().iter().any(|schedule| schedule.order == newest.order_key()),
@@ -343,9 +343,64 @@ async fn ranks_that_ended_long_ago_are_removed_while_others_run() {
         drop(forecast.enter(&job, 0, rank, 0));
     }
     assert_eq!(forecast.schedules()[0].streams().len(), 9);
-    tokio::time::advance(LINGER + Duration::from_secs(1)).await;
-    let _next = forecast.enter(&job, 0, 0, 1);
-    assert_eq!(forecast.schedules()[0].streams().len(), 2);
+    let nanosecond = Duration::from_nanos(1);
+    tokio::time::advance(LINGER - nanosecond).await;
+    let _second = forecast.enter(&job, 0, 0, 1);
+    assert_eq!(forecast.schedules()[0].streams().len(), 10);
+    tokio::time::advance(nanosecond).await;
+    let _third = forecast.enter(&job, 0, 0, 2);
+    assert_eq!(forecast.schedules()[0].streams().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pace_of_a_stream_is_a_moving_average_of_the_times_of_its_batches() {
+    let job = job(&reader().await, 7, &["a"]);
+    let progress = NextUse::new().enter(&job, 0, 0, 0);
+    let order = job.order.epoch(0, 0);
+    // A fifth of the newest time and four fifths of the mean, which is 10 ms at first.
+    for (took, mean) in [(20, 12_000), (12, 12_000), (2, 10_000), (40, 16_000)] {
+        tokio::time::advance(Duration::from_millis(took)).await;
+        progress.reached(0, 0, 0, &order);
+        let interval = Duration::from_nanos(progress.stream.interval.load(Ordering::Relaxed));
+        assert_eq!(interval, Duration::from_micros(mean));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_one_lane_of_two_advances_by_the_batches_of_both() {
+    let lanes = Train { dataset: "d".into(), batch_size: BATCH_ROWS, lanes: Some(2), ..Train::default() };
+    let job = Arc::new(Job::resolve(&lanes, reader().await, None).unwrap());
+    assert_eq!(NextUse::new().enter(&job, 0, 0, 0).stream.rows_per_batch, 2 * BATCH_ROWS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_share_the_window_starts_of_an_epoch_and_drop_those_of_earlier_ones() {
+    let job = job(&reader().await, 7, &["a"]);
+    let forecast = NextUse::new();
+    let streams = [0, 1].map(|rank| forecast.enter(&job, 0, rank, 0));
+    for epoch in 0..10 {
+        for progress in &streams {
+            begin(progress, epoch, 0, 0, PACE).await;
+        }
+        let starts = |of: usize| streams[of].stream.window_starts.read().clone();
+        for (one, other) in starts(0).iter().zip(&starts(1)) {
+            assert!(Arc::ptr_eq(one.as_ref().unwrap(), other.as_ref().unwrap()), "epoch {epoch}");
+        }
+        // Those of the current and of the next epoch, and of the one before, until the next ones are made.
+        let known = streams[0].schedule.starts.lock().len();
+        assert!(known <= 3, "{known} in epoch {epoch}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_use_in_the_far_future_is_sooner_than_none() {
+    let job = job(&reader().await, 7, &["a"]);
+    let forecast = NextUse::new();
+    let progress = forecast.enter(&job, 0, 0, 0);
+    begin(&progress, 0, 0, 0, PACE).await;
+    // 300 years without a batch.
+    tokio::time::advance(Duration::from_secs(300 * 365 * 86_400)).await;
+    assert_eq!(on_disk(&forecast, &job).into_iter().max(), Some(u64::MAX - 1));
 }
 
 #[tokio::test]

@@ -96,3 +96,39 @@ async fn the_memory_of_a_mixture_is_checked_for_the_epochs_of_all_partitions_and
     }
     assert!(repeated >= 2, "the other dataset is repeated");
 }
+
+/// A mixture of 96 rows of a dataset and 32 of another one per batch of each of two ranks, with groups if `group_by` is set.
+async fn mixture() -> Job {
+    let (own, other) = (reader("own", [400; 24]).await, reader("other", [400; 24]).await);
+    let train = v1::Train {
+        dataset: "own".into(),
+        batch_size: 128,
+        world_size: Some(2),
+        mix: vec![v1::Mixed { dataset: "other".into(), fraction: 0.25, ..v1::Mixed::default() }],
+        ..v1::Train::default()
+    };
+    Job::resolve_mixture(&train, (own, None), vec![(other, None)]).unwrap()
+}
+
+#[tokio::test]
+async fn the_position_in_another_dataset_of_a_mixture_counts_the_rows_of_all_earlier_steps_and_ranks() {
+    let job = mixture().await;
+    let steps = 24 * 400 / (2 * 96);
+    assert_eq!(job.steps(), steps);
+    let at = |epoch, step| Cursor { epoch, step };
+    assert_eq!(job.positions(at(0, 0), 0), (0, vec![0]));
+    assert_eq!(job.positions(at(0, 0), 1), (96, vec![32]));
+    assert_eq!(job.positions(at(0, 3), 1), (3 * 192 + 96, vec![3 * 64 + 32]));
+    assert_eq!(job.positions(at(2, 3), 1), (3 * 192 + 96, vec![(2 * steps + 3) * 64 + 32]));
+}
+
+#[tokio::test]
+async fn the_size_of_a_batch_is_that_of_all_datasets_and_the_last_one_may_be_short() {
+    let job = mixture().await;
+    assert!(!job.is_packed());
+    assert_eq!(job.size(Cursor { epoch: 0, step: 1 }, 1), 128);
+    let train = v1::Train { dataset: "own".into(), batch_size: 30, ..v1::Train::default() };
+    let job = Job::resolve(&train, reader("own", [50, 50]).await, None).unwrap();
+    let sizes = (0..4).map(|step| job.size(Cursor { epoch: 0, step }, 0));
+    assert_eq!(sizes.collect::<Vec<_>>(), [30, 30, 30, 10]);
+}

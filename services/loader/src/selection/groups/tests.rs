@@ -51,9 +51,23 @@ fn groups_that_are_inconsistent_with_their_blocks_are_rejected() {
         (&[3, 0, 1], &[0, 3, 1]),
         (&[2, 0, 1], &[0, 2, 1]),
         (&[2, 0, u32::MAX], &[0, 3, 1]),
+        (&[2, 0, 1], &[0, 3]),
+        (&[2, 0], &[0, 3, 1]),
     ] {
         assert!(!groups(begun, heads).fit(&[2, 3, 4]), "{begun:?} {heads:?}");
     }
+    assert!(!groups(&[0, 2, 1], &[0, 1, 1]).fit(&[0, 3, 4]), "no group begins before the first head");
+}
+
+#[test]
+fn a_group_may_go_on_over_several_blocks_and_blocks_without_rows() {
+    let groups =
+        Groups::joined([runs(&[1, 1]), runs(&[]), runs(&[1, 1]), runs(&[1, 2])].map(Some).into_iter());
+    assert_eq!((&*groups.begun, &*groups.heads), (&[1, 0, 0, 1][..], &[0, 0, 2, 1][..]));
+    let block_rows = |block, rows| BlockRows { block, rows };
+    let first = [block_rows(0, 0..2), block_rows(2, 0..2), block_rows(3, 0..1)];
+    assert_eq!(groups.block_rows(0, &[2, 0, 2, 2]), first);
+    assert_eq!(groups.block_rows(3, &[2, 0, 2, 2]), [block_rows(3, 1..2)]);
 }
 
 proptest! {
