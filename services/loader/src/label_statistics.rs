@@ -166,7 +166,7 @@ mod tests {
     fn the_error_is_that_of_the_differences_between_blocks_that_have_labels() {
         let error = |blocks: &[Moments], of| known(blocks, of).unwrap().error;
         let three = blocks([100, 400, 200]);
-        // 0.3 and 0.2 squared, over twice the number of differences.
+        // The squares of 0.3 and 0.2, divided by twice the number of differences.
         let variance: f64 = (0.09 + 0.04) / (2.0 * 2.0);
         let expected = |unsampled: f64| (variance / 3.0 * unsampled).sqrt();
         assert!((error(&three, 10) - expected(0.7)).abs() < 1e-12);

@@ -55,7 +55,7 @@ pub struct CurvePoint {
 
 impl Forecast {
     /// `None` without workers or before the first computed batch.
-    pub(super) fn new(
+    pub(super) fn of(
         config: &QueueConfig,
         model: &CostModel,
         load: &Load,
@@ -101,13 +101,13 @@ impl ThroughputLatencyCurve {
     /// Smallest batch size of a point.
     const MIN_ROWS: u64 = 16;
 
-    pub(super) fn new(
+    pub(super) fn of(
         config: &QueueConfig,
         model: &CostModel,
         load: &Load,
         mean_request: Option<MeanRequest>,
     ) -> Self {
-        let forecast = |config: &QueueConfig| Forecast::new(config, model, load, mean_request);
+        let forecast = |config: &QueueConfig| Forecast::of(config, model, load, mean_request);
         let row_bytes = mean_request.map_or(0.0, |mean| mean.row_bytes).max(1.0);
         // Larger batches would not hold more rows.
         let most = config.max_queue_rows.min((config.max_batch_bytes as f64 / row_bytes) as u64);

@@ -162,7 +162,7 @@ impl<P: Clone, R> Queue<P, R> {
     pub fn forecast(&self, config: &QueueConfig) -> Option<Forecast> {
         let state = self.shared.state.lock();
         let load = state.batcher.load(self.shared.now());
-        Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
+        Forecast::of(config, state.batcher.model(), &load, state.outcomes.mean_request())
     }
 
     /// Returns the number of workers that requests at the mean rate of about the last ten seconds would keep busy with batches of the
@@ -172,7 +172,7 @@ impl<P: Clone, R> Queue<P, R> {
         let (config, now) = (state.batcher.config(), self.shared.now());
         let requests_per_second = state.batcher.mean_arrival_rate(now);
         let one = Load { workers: 1, requests_per_second, ..state.batcher.load(now) };
-        let forecast = Forecast::new(config, state.batcher.model(), &one, state.outcomes.mean_request());
+        let forecast = Forecast::of(config, state.batcher.model(), &one, state.outcomes.mean_request());
         forecast.map(|forecast| forecast.utilization)
     }
 
@@ -180,7 +180,7 @@ impl<P: Clone, R> Queue<P, R> {
     pub fn throughput_latency_curve(&self) -> ThroughputLatencyCurve {
         let state = self.shared.state.lock();
         let load = state.batcher.load(self.shared.now());
-        ThroughputLatencyCurve::new(
+        ThroughputLatencyCurve::of(
             state.batcher.config(),
             state.batcher.model(),
             &load,

@@ -46,10 +46,10 @@ pub(super) struct RetainedRows {
     bytes: u64,
 }
 
-/// True if retained rows whose body has at least `body` bytes, and which take `kept` bytes of memory, are too large for a batch of at
-/// most `max_bytes` bytes.
-fn exceed(body: u64, kept: u64, max_bytes: u64) -> bool {
-    body > max_bytes || kept / MAX_RETAINED > max_bytes
+/// True if retained rows are too large for a batch of at most `max_bytes` bytes: their body has at least `body` bytes, or they take
+/// `memory` bytes, which is more than [`MAX_RETAINED`] times the limit.
+fn is_too_much_retained(body: u64, memory: u64, max_bytes: u64) -> bool {
+    body > max_bytes || memory / MAX_RETAINED > max_bytes
 }
 
 impl BatchRows {
@@ -64,7 +64,7 @@ impl BatchRows {
         let body = retained().map(|rows| rows.bytes).fold(0, u64::saturating_add);
         // Each window retains its own distinct rows of a de-duplicated tensor, so memory use can exceed the body.
         let kept = retained().map(|rows| rows.frame.value_bytes()).fold(0, u64::saturating_add);
-        if exceed(body, kept, max_bytes) {
+        if is_too_much_retained(body, kept, max_bytes) {
             let rows = retained().map(|rows| rows.rows.len() as u64).sum();
             return Err(Error::batch_too_large(rows, body.max(kept), max_bytes));
         }
@@ -102,10 +102,10 @@ impl BatchRows {
                 }
             }
         }
-        let of_datasets = if self.partitions > 1 {
-            rows.chunks(self.partitions).map(<[_]>::concat).collect()
-        } else {
+        let of_datasets = if self.partitions == 1 {
             rows
+        } else {
+            rows.chunks(self.partitions).map(<[_]>::concat).collect()
         };
         let rows = interleaved(of_datasets, &self.pattern);
         if let Some(limit) = self.row_limit.filter(|limit| rows.len() as u64 > limit.rows) {
@@ -208,9 +208,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retained_rows_exceed_a_batch_by_their_body_or_by_sixteen_times_their_memory() {
-        assert!(!exceed(100, 1600, 100) && !exceed(0, 1615, 100));
-        assert!(exceed(101, 0, 100) && exceed(0, 1616, 100));
+    fn retained_rows_are_too_large_by_their_body_or_if_their_memory_is_sixteen_times_the_limit() {
+        assert!(!is_too_much_retained(100, 1600, 100) && !is_too_much_retained(0, 1615, 100));
+        assert!(is_too_much_retained(101, 0, 100) && is_too_much_retained(0, 1616, 100));
     }
 
     #[test]

@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_of_an_order_names_several_partitions_only() {
+    fn the_identity_of_an_order_has_partitions_only_if_there_are_several() {
         assert_eq!(order(1).identity, "snapshot/7/global/filter");
         assert_eq!(order(2).identity, "snapshot/7/global in 2 partitions/filter");
     }
 
     #[test]
-    fn counts_are_scaled_in_proportion_and_rounded_up() {
+    fn counts_are_scaled_in_proportion_rounded_up_and_at_least_one() {
         assert_eq!(
             [(100, 30, 1000), (7, 10, 20), (3, 50, 10)].map(|(n, to, of)| scaled(n, to, of)),
             [3, 4, 15]

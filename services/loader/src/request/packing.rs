@@ -87,15 +87,15 @@ impl Packing {
         let mut held = self.held.lock();
         held.push_back((epoch, Arc::clone(&packs)));
         let sum = |held: &VecDeque<(u64, Arc<Packs>)>| held.iter().map(|(_, packs)| packs.len()).sum::<u64>();
-        while exceed(held.len(), sum(&held)) {
+        while must_drop(held.len(), sum(&held)) {
             held.pop_front();
         }
         Some(packs)
     }
 }
 
-/// True if a job holds the packs of too many epochs, which have `packs` packs in total.
-fn exceed(epochs: usize, packs: u64) -> bool {
+/// True if a job that holds `packs` packs of `epochs` epochs must drop those of the oldest epoch.
+fn must_drop(epochs: usize, packs: u64) -> bool {
     epochs > MAX_HELD_EPOCHS || epochs > 2 && packs > MAX_HELD_PACKS
 }
 
@@ -130,25 +130,27 @@ mod tests {
 
     #[test]
     fn groups_are_packed_only_if_their_lengths_are_known() {
-        assert!(Packing::of(&train(4), Some(&groups(12, false)), 12).is_err());
-        let none = Packing::of(&train(4), Some(&groups(0, false)), 0).unwrap().unwrap();
-        assert_eq!((none.packs, none.max_rows), (0, 4));
+        let error = Packing::of(&train(4), Some(&groups(12, false)), 12).unwrap_err().to_string();
+        assert!(error.contains("lengths were not counted"), "{error}");
+        let empty = Packing::of(&train(4), Some(&groups(0, false)), 0).unwrap().unwrap();
+        assert_eq!((empty.packs, empty.max_rows), (0, 4));
     }
 
     #[test]
-    fn a_job_holds_the_packs_of_the_last_sixteen_epochs() {
+    fn a_job_holds_the_packs_of_the_sixteen_epochs_that_were_used_last() {
         let groups = groups(12, true);
         let packing = Packing::of(&train(4), Some(&groups), 12).unwrap().unwrap();
         let order = |epoch| Partitions::new(&groups.begun, 1).epoch(0, Shuffle::Global, 7, epoch);
-        for epoch in 0..20 {
+        for epoch in (0..16).chain([3]).chain(16..20) {
             packing.of_epoch(epoch, || 1, &groups.begun, || order(epoch)).unwrap();
         }
-        assert!(packing.held.lock().iter().map(|(epoch, _)| *epoch).eq(4..20));
+        let expected = (5..16).chain([3]).chain(16..20);
+        assert!(packing.held.lock().iter().map(|(epoch, _)| *epoch).eq(expected));
     }
 
     #[test]
-    fn the_packs_of_two_epochs_are_held_whatever_their_number() {
-        assert!(!exceed(2, u64::MAX) && !exceed(3, MAX_HELD_PACKS) && !exceed(16, 0));
-        assert!(exceed(3, MAX_HELD_PACKS + 1) && exceed(17, 0));
+    fn more_than_two_epochs_are_held_up_to_a_number_of_epochs_and_of_packs() {
+        assert!(!must_drop(2, u64::MAX) && !must_drop(3, MAX_HELD_PACKS) && !must_drop(16, 0));
+        assert!(must_drop(3, MAX_HELD_PACKS + 1) && must_drop(17, 0));
     }
 }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_counts_stays_the_same() {
+    fn the_hash_of_counts_is_a_part_of_identities_and_stays_the_same() {
         let hashes = [&[][..], &[1, 2], &[2, 1]].map(hash_of);
         assert_eq!(hashes, [0x2d06_8005_38d3_94c2, 0x0389_e2c8_892d_5450, 0x2b0b_237e_d148_b1e8]);
     }

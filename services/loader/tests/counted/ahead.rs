@@ -162,14 +162,16 @@ async fn a_batch_that_is_too_large_with_the_rows_of_its_first_windows_loads_no_f
     let error = drain(batches).await.unwrap_err().to_string();
     assert!(error.contains("25000"), "{error}");
     let decoded = counters.get(DECODED);
-    assert!(decoded <= 50, "{decoded} of 100 blocks were decoded; three are too large");
-    // The rows of all windows are retained in less than sixteen times the size of the batch.
+    assert!(
+        decoded <= 20,
+        "{decoded} of 100 blocks were decoded; three exceed the limit, and eight are prefetched"
+    );
     let batches = loader(1 << 30, 2, limited(1_250_000)).batches(job(&train, &reader), 0, 0);
-    assert_eq!(drain(batches).await.unwrap().len(), 1);
+    assert_eq!(drain(batches).await.unwrap().len(), 1, "within its limit, the batch is made of all windows");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_in_file_order_count_before_they_are_copied() {
+async fn a_batch_in_file_order_that_is_too_large_loads_no_further_blocks() {
     let counters = Counters::from_zero().await;
     // A hundred blocks of 1,000 numbers of 8 bytes.
     let reader = reader(store(&[numbered(0..100_000)], 1000).await).await;
@@ -181,5 +183,8 @@ async fn rows_in_file_order_count_before_they_are_copied() {
     let error = drain(batches).await.unwrap_err().to_string();
     assert!(error.contains("25000"), "{error}");
     let decoded = counters.get(DECODED);
-    assert!(decoded <= 50, "{decoded} of 100 blocks were decoded; four are too large");
+    assert!(
+        decoded <= 20,
+        "{decoded} of 100 blocks were decoded; four exceed the limit, and eight are prefetched"
+    );
 }

@@ -224,7 +224,7 @@ async fn a_batch_over_its_limit_is_refused_with_the_bytes_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_groups_has_at_most_as_many_rows_as_fit() {
+async fn a_batch_of_groups_has_at_most_as_many_rows_as_fit_into_its_bytes() {
     // 16 groups of 8 rows of 8 bytes, in blocks of four groups.
     let group: ArrayRef = Arc::new(Int32Array::from_iter_values((0..128).map(|row| row / 8)));
     let value: ArrayRef = Arc::new(Int64Array::from_iter_values(0..128));

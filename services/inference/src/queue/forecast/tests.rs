@@ -34,7 +34,7 @@ fn time(rows: u64) -> f64 {
 
 /// Forecast for requests of `rows` rows.
 fn forecast(config: &QueueConfig, workers: usize, rate: f64, rows: f64) -> Forecast {
-    Forecast::new(config, &model(), &load(workers, rate), requests_of(rows)).expect("trained, with workers")
+    Forecast::of(config, &model(), &load(workers, rate), requests_of(rows)).expect("trained, with workers")
 }
 
 #[track_caller]
@@ -43,12 +43,12 @@ fn assert_near(value: f64, expected: f64) {
 }
 
 #[test]
-fn there_is_no_forecast_without_workers_or_measurements() {
+fn there_is_no_forecast_without_workers_measurements_or_requests() {
     let config = QueueConfig::default();
-    assert!(Forecast::new(&config, &model(), &load(1, 1.0), requests_of(1.0)).is_some());
-    assert_eq!(Forecast::new(&config, &model(), &load(0, 1.0), requests_of(1.0)), None);
-    assert_eq!(Forecast::new(&config, &CostModel::default(), &load(1, 1.0), requests_of(1.0)), None);
-    assert_eq!(Forecast::new(&config, &model(), &load(1, 1.0), None), None);
+    assert!(Forecast::of(&config, &model(), &load(1, 1.0), requests_of(1.0)).is_some());
+    assert_eq!(Forecast::of(&config, &model(), &load(0, 1.0), requests_of(1.0)), None);
+    assert_eq!(Forecast::of(&config, &CostModel::default(), &load(1, 1.0), requests_of(1.0)), None);
+    assert_eq!(Forecast::of(&config, &model(), &load(1, 1.0), None), None);
 }
 
 #[test]
@@ -57,18 +57,18 @@ fn the_capacity_is_that_of_the_largest_batches_of_whole_requests() {
     let capacity = |config, workers, rows| forecast(config, workers, 1.0, rows).capacity_rows_per_second;
     assert_near(capacity(&config, 2, 3.0), 2.0 * 63.0 / time(63));
     assert_near(capacity(&config, 2, 100.0), 2.0 * 100.0 / time(100));
-    // 25 requests of 2.5 rows take as long as 63 rows of 6,250 bytes.
-    let half = model().predict(63, 6250).as_secs_f64();
-    assert_near(capacity(&config, 1, 2.5), 62.5 / half);
+    // 25 requests of 2.5 rows are 62.5 rows, which are rounded up to 63.
+    let seconds = model().predict(63, 6250).as_secs_f64();
+    assert_near(capacity(&config, 1, 2.5), 62.5 / seconds);
     let limited = QueueConfig { max_batch_bytes: 1000, ..config.clone() };
     assert_near(capacity(&limited, 1, 3.0), 9.0 / time(9));
     let padded = QueueConfig { pad_to: vec![64], ..config.clone() };
     let full = model().predict(64, 6300).as_secs_f64();
     assert_near(capacity(&padded, 1, 3.0), 63.0 / full);
-    // Rows without bytes are limited by their number only.
+    // A row without bytes counts as one byte.
     let empty = Some(MeanRequest { rows: 3.0, row_bytes: 0.0 });
     let limited = QueueConfig { max_batch_bytes: 32, ..config };
-    let forecast = Forecast::new(&limited, &model(), &load(1, 1.0), empty).expect("trained, with workers");
+    let forecast = Forecast::of(&limited, &model(), &load(1, 1.0), empty).expect("trained, with workers");
     assert_near(forecast.capacity_rows_per_second, 30.0 / model().predict(30, 0).as_secs_f64());
 }
 
@@ -94,7 +94,7 @@ fn the_utilization_is_the_part_of_the_capacity_that_requests_need() {
 }
 
 #[test]
-fn a_request_that_comes_alone_waits_for_half_of_a_batch_if_the_workers_are_busy() {
+fn a_request_alone_in_its_batch_waits_for_half_a_batch_as_often_as_the_workers_are_busy() {
     for (workers, rate) in [(1, 100.0), (2, 100.0), (1, 300.0)] {
         let forecast = forecast(&QueueConfig::default(), workers, rate, 4.0);
         assert_near(forecast.batch_rows, 4.0);
@@ -143,9 +143,9 @@ fn a_batch_of_busy_workers_has_the_rows_that_arrive_during_the_one_before() {
     }
 }
 
-/// Batch sizes of the curve for requests of one row.
+/// Batch sizes of the curve for requests of one row. Checks that each point has the forecast for its size.
 fn sizes(config: &QueueConfig) -> Vec<u64> {
-    let curve = ThroughputLatencyCurve::new(config, &model(), &load(1, 100.0), requests_of(1.0));
+    let curve = ThroughputLatencyCurve::of(config, &model(), &load(1, 100.0), requests_of(1.0));
     for point in &curve.points {
         let changed = QueueConfig { max_batch_rows: point.max_batch_rows, ..config.clone() };
         assert_eq!(point.forecast, forecast(&changed, 1, 100.0, 1.0));
@@ -165,20 +165,20 @@ fn a_curve_has_the_powers_of_two_up_to_the_largest_useful_and_valid_batch() {
     assert_eq!(sizes(&config(127, large)), [16, 32, 64]);
     assert_eq!(sizes(&config(large, 6400)), [16, 32, 64]);
     assert_eq!(sizes(&config(large, 6399)), [16, 32]);
-    assert_eq!(sizes(&config(15, large)), [0; 0]);
+    assert!(sizes(&config(15, large)).is_empty());
     assert_eq!(sizes(&config(large, large)).last(), Some(&QueueConfig::MAX_BATCH_ROWS));
     let padded = QueueConfig { pad_to: vec![32], ..config(128, large) };
-    assert_eq!(sizes(&padded), [32, 64, 128], "a batch of 16 rows can't be padded to 32");
+    assert_eq!(sizes(&padded), [32, 64, 128], "a size of 32 is not valid for at most 16 rows per batch");
 }
 
 #[test]
 fn a_curve_has_the_current_settings_with_their_forecast() {
     let config = QueueConfig { max_batch_rows: 100, ..QueueConfig::default() };
-    let curve = ThroughputLatencyCurve::new(&config, &model(), &load(1, 100.0), requests_of(1.0));
+    let curve = ThroughputLatencyCurve::of(&config, &model(), &load(1, 100.0), requests_of(1.0));
     let CurrentSettings { max_batch_rows, max_batch_delay_seconds, forecast: current } = curve.current;
     assert_eq!((max_batch_rows, max_batch_delay_seconds), (100, 0.005));
     assert_eq!(current, Some(forecast(&config, 1, 100.0, 1.0)));
     assert_eq!((curve.requests_per_second, curve.default_timeout_seconds), (100.0, 0.1));
-    let idle = ThroughputLatencyCurve::new(&config, &CostModel::default(), &load(1, 0.0), None);
+    let idle = ThroughputLatencyCurve::of(&config, &CostModel::default(), &load(1, 0.0), None);
     assert_eq!((idle.points, idle.current.forecast), (vec![], None));
 }

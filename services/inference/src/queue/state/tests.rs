@@ -23,11 +23,11 @@ fn the_first_request_of_a_tenant_and_those_of_the_server_may_take_all_that_is_le
     let mut held = HeldBytes::default();
     held.take(tenant(1), 30);
     held.take(Tenant::SERVER, 10);
-    for of in [tenant(2), Tenant::SERVER] {
-        assert!(held.has_room(of, 60, 100, (0, 0)));
-        assert!(!held.has_room(of, 61, 100, (0, 0)));
-        assert!(held.has_room(of, 90, 100, (30, 0)));
-        assert!(!held.has_room(of, 91, 100, (30, 0)));
+    for requester in [tenant(2), Tenant::SERVER] {
+        assert!(held.has_room(requester, 60, 100, (0, 0)));
+        assert!(!held.has_room(requester, 61, 100, (0, 0)));
+        assert!(held.has_room(requester, 90, 100, (30, 0)));
+        assert!(!held.has_room(requester, 91, 100, (30, 0)));
     }
 }
 
@@ -37,9 +37,9 @@ fn released_memory_is_there_for_all() {
     held.take(tenant(1), 30);
     held.take(tenant(2), 20);
     held.release(tenant(1), 30);
-    for of in [tenant(1), Tenant::SERVER] {
-        assert!(held.has_room(of, 80, 100, (0, 0)));
-        assert!(!held.has_room(of, 81, 100, (0, 0)));
+    for requester in [tenant(1), Tenant::SERVER] {
+        assert!(held.has_room(requester, 80, 100, (0, 0)));
+        assert!(!held.has_room(requester, 81, 100, (0, 0)));
     }
     held.release(tenant(2), 20);
     assert!(held.by_tenant.is_empty());

@@ -97,7 +97,7 @@ async fn the_memory_of_a_mixture_is_checked_for_the_epochs_of_all_partitions_and
     assert!(repeated >= 2, "the other dataset is repeated");
 }
 
-/// A mixture of 96 rows of a dataset and 32 of another one per batch of each of two ranks, with groups if `group_by` is set.
+/// A mixture for two ranks. Each batch has 96 rows of one dataset and 32 of another.
 async fn mixture() -> Job {
     let (own, other) = (reader("own", [400; 24]).await, reader("other", [400; 24]).await);
     let train = v1::Train {
@@ -131,4 +131,19 @@ async fn the_size_of_a_batch_is_that_of_all_datasets_and_the_last_one_may_be_sho
     let job = Job::resolve(&train, reader("own", [50, 50]).await, None).unwrap();
     let sizes = (0..4).map(|step| job.size(Cursor { epoch: 0, step }, 0));
     assert_eq!(sizes.collect::<Vec<_>>(), [30, 30, 30, 10]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_size_of_a_batch_of_packs_is_that_of_full_packs() {
+    let train = v1::Train {
+        dataset: "own".into(),
+        batch_size: 3,
+        group_by: vec!["id".into()],
+        max_pack_rows: 4,
+        ..v1::Train::default()
+    };
+    let pool = crate::Pool::new(1, crate::Scheduling::Normal).unwrap();
+    let loader = crate::Loader::new(1 << 24, crate::Config::default(), pool);
+    let job = loader.job(train, reader("own", [50, 50]).await, Vec::new()).await.unwrap();
+    assert_eq!(job.size(Cursor { epoch: 0, step: 0 }, 0), 3 * 4);
 }

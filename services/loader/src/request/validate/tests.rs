@@ -44,7 +44,7 @@ fn numbers_of_a_request_outside_of_their_ranges_are_refused_with_the_range() {
 }
 
 #[test]
-fn numbers_that_a_request_does_not_have_are_one_of_each_and_the_current_version() {
+fn absent_numbers_are_one_and_the_current_plan_version() {
     let Dimensions { world_size, lanes, epochs, plan_version } = Dimensions::of(&train()).unwrap();
     assert_eq!((world_size, lanes, epochs, plan_version), (1, 1, 1, PLAN_VERSION.into()));
     let versioned = |plan_version| v1::Train { plan_version, ..train() };
@@ -54,7 +54,7 @@ fn numbers_that_a_request_does_not_have_are_one_of_each_and_the_current_version(
 }
 
 #[test]
-fn the_last_epoch_of_a_request_is_at_most_the_largest_number() {
+fn the_last_epoch_of_a_request_must_fit_into_a_u64() {
     let epochs = |epoch, epochs| v1::Train { epoch, epochs: Some(epochs), ..train() };
     assert!(Dimensions::of(&epochs(u64::MAX - 2, 3)).is_ok());
     let error = refused(&epochs(u64::MAX - 2, 4));
@@ -159,7 +159,7 @@ async fn a_shuffle_is_a_window_global_or_none_and_keeps_the_block_order_only_wit
 }
 
 #[tokio::test]
-async fn a_default_window_depends_on_the_kept_rows_their_bytes_and_the_partitions() {
+async fn a_default_window_depends_on_the_size_of_kept_rows_and_the_number_of_partitions() {
     let (snapshot, mut rows) = snapshot().await;
     let window = |rows, keep_block_order| Shuffle::Window { rows, keep_block_order };
     for (kept, global_batch) in [(100, 10), (50, 10), (0, 10), (100, 1 << 30)] {
@@ -174,16 +174,16 @@ async fn a_default_window_depends_on_the_kept_rows_their_bytes_and_the_partition
         let default = resolve_shuffle(Some(&in_order), global_batch, 1, &rows, &snapshot).unwrap();
         assert_eq!(default, window(expected, true));
     }
-    // Four partitions have eight blocks each, which are of 50,000 rows.
-    (rows.items, rows.epoch_rows) = (vec![50_000; 40].into(), 2_000_000);
+    // With several partitions, a window has eight blocks of 200,000 rows for each.
+    (rows.items, rows.epoch_rows) = (vec![200_000; 40].into(), 8_000_000);
     let default = |partitions| resolve_shuffle(None, 10, partitions, &rows, &snapshot).unwrap();
     assert_eq!(default(1), window(1 << 20, false));
-    assert_eq!(default(2), window(1 << 20, false));
-    assert_eq!(default(4), window(4 * 8 * 50_000, false));
+    assert_eq!(default(2), window(2 * 8 * 200_000, false));
+    assert_eq!(default(4), window(4 * 8 * 200_000, false));
 }
 
 #[test]
-fn the_message_of_a_shuffle_names_several_partitions_only() {
+fn the_message_of_a_shuffle_has_partitions_only_if_there_are_several() {
     let window = Shuffle::Window { rows: 7, keep_block_order: true };
     let message = shuffle_message(window, 1);
     assert_eq!((message.window_rows, message.keep_block_order, message.partitions), (Some(7), true, None));
@@ -195,7 +195,7 @@ fn the_message_of_a_shuffle_names_several_partitions_only() {
 }
 
 #[test]
-fn a_remainder_is_short_by_default_for_one_rank_and_dataset_and_dropped_otherwise() {
+fn by_default_a_remainder_is_short_for_one_rank_and_one_dataset_and_dropped_otherwise() {
     let resolved = |remainder: i32, world_size, is_mixture| {
         let train = v1::Train { remainder, ..train() };
         resolve_remainder(&train, world_size, is_mixture)

@@ -60,7 +60,7 @@ fn groups_that_are_inconsistent_with_their_blocks_are_rejected() {
 }
 
 #[test]
-fn a_group_may_go_on_over_several_blocks_and_blocks_without_rows() {
+fn a_group_may_continue_over_several_blocks_and_blocks_without_rows() {
     let groups =
         Groups::joined([runs(&[1, 1]), runs(&[]), runs(&[1, 1]), runs(&[1, 2])].map(Some).into_iter());
     assert_eq!((&*groups.begun, &*groups.heads), (&[1, 0, 0, 1][..], &[0, 0, 2, 1][..]));

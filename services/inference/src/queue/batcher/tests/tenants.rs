@@ -77,7 +77,16 @@ fn a_tenant_that_floods_the_queue_does_not_delay_or_displace_the_requests_of_ano
     batcher.gathered(now, formed.batch);
     let answered = batcher.complete(now + ms(3), worker, formed.batch).expect("the batch is in flight");
     assert!(answered.contains(&Some(request)));
-    assert!(batcher.caution.is_empty(), "only tenants whose requests expired have a caution factor");
+}
+
+#[test]
+fn a_tenant_whose_requests_are_answered_has_no_caution_factor() {
+    let (mut batcher, worker, now) = trained(patient());
+    batcher.admit_for(tenant(1, 1).into(), now, (1, 100), None).expect("idle");
+    let formed = batch(batcher.next(now));
+    batcher.gathered(now, formed.batch);
+    batcher.complete(now + ms(3), worker, formed.batch).expect("the batch is in flight");
+    assert!(batcher.caution.is_empty());
 }
 
 #[test]
@@ -125,13 +134,14 @@ fn a_tenant_whose_requests_expire_unanswered_pays_nothing_for_them() {
 /// Number of requests of `rows` rows that a tenant can queue without workers.
 fn queued_alone(config: QueueConfig, rows: u64) -> usize {
     let mut batcher = Batcher::new(config);
-    (0..).take_while(|_| batcher.admit_for(tenant(1, 1).into(), ms(0), (rows, rows), None).is_ok()).count()
+    (0..100).take_while(|_| batcher.admit_for(tenant(1, 1).into(), ms(0), (rows, rows), None).is_ok()).count()
 }
 
 #[test]
 fn a_tenant_may_queue_seven_times_the_requests_and_rows_that_are_left() {
-    let requests = QueueConfig { max_queue_requests: 9, ..QueueConfig::default() };
-    assert_eq!(queued_alone(requests, 1), 7, "one more would leave one of 9");
+    let requests = |max_queue_requests| QueueConfig { max_queue_requests, ..QueueConfig::default() };
+    assert_eq!(queued_alone(requests(8), 1), 7, "seven, and one is left");
+    assert_eq!(queued_alone(requests(9), 1), 7, "eight would leave one");
     let rows = QueueConfig { max_queue_rows: 32, ..QueueConfig::default() };
     assert_eq!(queued_alone(rows, 2), 14, "28 rows, and 4 are left");
 }
@@ -144,10 +154,10 @@ fn the_bytes_before_a_request_are_in_proportion_to_the_rows_before_it() {
     for _ in 0..40 {
         batcher.admit_for(tenant(1, 1).into(), now, (1, 1000), None).expect("the queue has room");
     }
-    // Tenants of equal weight send 4 rows each.
+    // Before its answer, each of the two tenants sends 4 rows.
     let predicted = batcher.predict_for(tenant(2, 1).into(), now, 4, 8).expect("trained");
-    let batches = QueueConfig { max_batch_rows: 10, max_batch_bytes: 1000, ..patient() };
-    let (mut alone, _, _) = trained(batches);
+    let same_limits = QueueConfig { max_batch_rows: 10, max_batch_bytes: 1000, ..patient() };
+    let (mut alone, _, _) = trained(same_limits);
     for _ in 0..4 {
         alone.admit_for(Tenant::SERVER.into(), now, (1, 1000), None).expect("the queue has room");
     }

@@ -32,7 +32,7 @@ fn the_next_request_takes_the_turn_of_the_first_cancelled_one_if_all_are_cancell
     let tenant = Tenant::new(1, NonZeroU32::MIN);
     let mut turns = Turns::default();
     sent(&mut turns, tenant);
-    assert_eq!([(); 2].map(|()| queued(&mut turns, tenant)), [COST, 2 * COST]);
+    assert_eq!([queued(&mut turns, tenant), queued(&mut turns, tenant)], [COST, 2 * COST]);
     for _ in 0..2 {
         turns.left(tenant, ROWS);
         turns.unused(tenant, ROWS);
@@ -49,9 +49,12 @@ fn tenants_send_rows_by_weight_before_a_new_request() {
     }
     assert_eq!(turns.rows_before(one, ROWS), 2 * ROWS);
     assert_eq!(turns.rows_before(one, 100 * ROWS), 10 * ROWS, "all that are queued");
-    // The turns that have passed do not count.
-    turns.sent(3 * COST);
-    assert_eq!(queued(&mut turns, one), 3 * COST);
+    // Turns before the current one do not count: the sixth request of `other` has the turn 5 * COST / 2.
+    for turn in 0..6 {
+        turns.left(other, ROWS);
+        turns.sent(turn * COST / 2);
+    }
+    assert_eq!(queued(&mut turns, one), 5 * COST / 2);
     assert_eq!(turns.rows_before(one, ROWS), ROWS + 4 * ROWS);
 }
 
