@@ -77,7 +77,8 @@ lint: ## formatting, language, import cycles, dependencies between crates, clipp
 	.ci/crates
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
-	.ci/deny
+	@if command -v cargo-deny >/dev/null || [ -x target/tools/bin/cargo-deny ]; then .ci/deny; \
+	else echo "skipped: licenses, sources and versions of dependencies: cargo-deny is not installed, make nightly-tests installs it"; fi
 
 docs: ## the documentation site under target/docs/site; fails on broken links
 	.ci/docs
@@ -96,7 +97,8 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 
 nightly: nightly-tests nightly-load ## long tests and all load tests
 
-nightly-tests: wheel test-data ## long tests: an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+	.ci/deny
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache store --least 0.9
 	old="$$(.ci/old-server)" && FOREBAY_OLD_BIN="$$old" FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
