@@ -78,7 +78,7 @@ lint: ## formatting, language, import cycles, dependencies between crates, clipp
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	@if command -v cargo-deny >/dev/null || [ -x target/tools/bin/cargo-deny ]; then .ci/deny; \
-	else echo "skipped: licenses, sources and versions of dependencies: cargo-deny is not installed, make nightly-tests installs it"; fi
+	else echo "skipped: licenses, sources and versions of dependencies (cargo-deny is not installed; .ci/deny installs it and runs it)"; fi
 
 docs: ## the documentation site under target/docs/site; fails on broken links
 	.ci/docs

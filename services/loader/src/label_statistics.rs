@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_that_of_the_differences_between_blocks_that_have_labels() {
+    fn the_error_is_computed_from_neighbouring_blocks_and_skips_blocks_without_labels() {
         let error = |blocks: &[Moments], of| known(blocks, of).unwrap().error;
         let three = blocks([100, 400, 200]);
         // The squares of 0.3 and 0.2, divided by twice the number of differences.

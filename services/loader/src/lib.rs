@@ -50,6 +50,8 @@ mod lookup;
 mod request;
 mod selection;
 mod stream;
+#[cfg(test)]
+mod test_data;
 mod view;
 mod window;
 

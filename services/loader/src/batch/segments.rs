@@ -46,9 +46,9 @@ pub(super) struct RetainedRows {
     bytes: u64,
 }
 
-/// True if retained rows are too large for a batch of at most `max_bytes` bytes: their body has at least `body` bytes, or they take
-/// `memory` bytes, which is more than [`MAX_RETAINED`] times the limit.
-fn is_too_much_retained(body: u64, memory: u64, max_bytes: u64) -> bool {
+/// True if retained rows are too large for a batch: their body, of at least `body` bytes, exceeds `max_bytes`, or the `memory` bytes that
+/// they hold exceed [`MAX_RETAINED`] times `max_bytes`.
+fn retained_rows_exceed(body: u64, memory: u64, max_bytes: u64) -> bool {
     body > max_bytes || memory / MAX_RETAINED > max_bytes
 }
 
@@ -64,7 +64,7 @@ impl BatchRows {
         let body = retained().map(|rows| rows.bytes).fold(0, u64::saturating_add);
         // Each window retains its own distinct rows of a de-duplicated tensor, so memory use can exceed the body.
         let kept = retained().map(|rows| rows.frame.value_bytes()).fold(0, u64::saturating_add);
-        if is_too_much_retained(body, kept, max_bytes) {
+        if retained_rows_exceed(body, kept, max_bytes) {
             let rows = retained().map(|rows| rows.rows.len() as u64).sum();
             return Err(Error::batch_too_large(rows, body.max(kept), max_bytes));
         }
@@ -208,9 +208,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retained_rows_are_too_large_by_their_body_or_if_their_memory_is_sixteen_times_the_limit() {
-        assert!(!is_too_much_retained(100, 1600, 100) && !is_too_much_retained(0, 1615, 100));
-        assert!(is_too_much_retained(101, 0, 100) && is_too_much_retained(0, 1616, 100));
+    fn retained_rows_are_too_large_if_their_body_exceeds_the_limit_or_their_memory_sixteen_times_the_limit() {
+        assert!(!retained_rows_exceed(100, 1600, 100) && !retained_rows_exceed(0, 1615, 100));
+        assert!(retained_rows_exceed(101, 0, 100) && retained_rows_exceed(0, 1616, 100));
     }
 
     #[test]

@@ -96,24 +96,15 @@ mod tests {
     };
 
     use arrow_array::{Int64Array, RecordBatch};
-    use forebay_storage::{Config, Location, State, take_snapshot};
-    use object_store::{ObjectStoreExt, memory::InMemory};
-    use parquet::arrow::ArrowWriter;
 
     use super::*;
+    use crate::test_data;
 
     /// Snapshot of a dataset with an integer column `x`.
     async fn snapshot() -> Arc<Snapshot> {
         let column: arrow_array::ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
         let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
-        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        let store = Arc::new(InMemory::new());
-        store.put(&"a.parquet".into(), writer.into_inner().unwrap().into()).await.unwrap();
-        let (location, config) = (Location::with_store("memory://", store, ""), Config::default());
-        let state = Location::with_store("memory://", Arc::new(InMemory::new()), "");
-        let state = State::open(state, None, &config);
-        Arc::new(take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap())
+        Arc::clone(test_data::reader("d", [batch]).await.snapshot())
     }
 
     /// Pool with one worker, on which each operation takes a second, and the number of its operations.

@@ -148,8 +148,24 @@ async fn rows_of_unknown_length_do_not_exceed_the_prefetch_budget_by_much() {
     assert!((1..=4).contains(&made), "{made}");
 }
 
+fn limited(max_batch_bytes: u64) -> Config {
+    Config { max_batch_bytes, ..Config::default() }
+}
+
+/// Checks that few of the 100 blocks are decoded for a batch that exceeds 25,000 bytes with the rows of the first three or four.
+async fn check_refused_early(counters: &Counters, train: &Train, reader: &Reader) {
+    let batches = loader(1 << 30, 2, limited(25_000)).batches(job(train, reader), 0, 0);
+    let error = drain(batches).await.unwrap_err().to_string();
+    assert!(error.contains("25000"), "{error}");
+    let decoded = counters.get(DECODED);
+    assert!(
+        decoded <= 20,
+        "{decoded} of 100 blocks were decoded; at most four are needed, and eight are prefetched"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_is_too_large_with_the_rows_of_its_first_windows_loads_no_further_ones() {
+async fn no_further_windows_are_loaded_once_the_first_ones_make_the_batch_too_large() {
     let counters = Counters::from_zero().await;
     // A hundred blocks of ten rows of 1,000 bytes, a window each.
     let text: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(1000); 10]));
@@ -157,15 +173,7 @@ async fn a_batch_that_is_too_large_with_the_rows_of_its_first_windows_loads_no_f
     let reader = reader(store(&vec![file; 100], 10).await).await;
     let shuffle = Shuffle { window_rows: Some(10), ..Shuffle::default() };
     let train = Train { batch_size: 1000, shuffle: Some(shuffle), ..Train::default() };
-    let limited = |max_batch_bytes| Config { max_batch_bytes, ..Config::default() };
-    let batches = loader(1 << 30, 2, limited(25_000)).batches(job(&train, &reader), 0, 0);
-    let error = drain(batches).await.unwrap_err().to_string();
-    assert!(error.contains("25000"), "{error}");
-    let decoded = counters.get(DECODED);
-    assert!(
-        decoded <= 20,
-        "{decoded} of 100 blocks were decoded; three exceed the limit, and eight are prefetched"
-    );
+    check_refused_early(&counters, &train, &reader).await;
     let batches = loader(1 << 30, 2, limited(1_250_000)).batches(job(&train, &reader), 0, 0);
     assert_eq!(drain(batches).await.unwrap().len(), 1, "within its limit, the batch is made of all windows");
 }
@@ -178,13 +186,5 @@ async fn a_batch_in_file_order_that_is_too_large_loads_no_further_blocks() {
     let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
     let columns = vec!["id".into()];
     let train = Train { batch_size: 100_000, columns, shuffle: Some(shuffle), ..Train::default() };
-    let config = Config { max_batch_bytes: 25_000, ..Config::default() };
-    let batches = loader(1 << 30, 2, config).batches(job(&train, &reader), 0, 0);
-    let error = drain(batches).await.unwrap_err().to_string();
-    assert!(error.contains("25000"), "{error}");
-    let decoded = counters.get(DECODED);
-    assert!(
-        decoded <= 20,
-        "{decoded} of 100 blocks were decoded; four exceed the limit, and eight are prefetched"
-    );
+    check_refused_early(&counters, &train, &reader).await;
 }

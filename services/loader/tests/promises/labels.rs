@@ -43,8 +43,8 @@ async fn the_mean_of_a_label_is_that_of_the_middle_blocks_of_at_most_sixteen_int
     // 14 intervals of 3 blocks, of which the second is read: 1, 4 and so on up to 40.
     let reader = numbered_blocks(42).await;
     assert_near(mean(&reader, &labelled("")).await, 20.5);
-    // The filter keeps rows of the 30 blocks from 12 on: 15 intervals of 2 blocks, of which the second is read: 13, 15 and
-    // so on up to 41. A NaN is greater than any number.
+    // The filter keeps rows of blocks 12 to 41. They form 15 intervals of 2 blocks, and the second block of each is read: 13,
+    // 15 and so on up to 41. NaN has to be excluded, because it is greater than any number.
     assert_near(mean(&reader, &labelled("label >= 12 AND NOT isnan(label)")).await, 27.0);
 }
 

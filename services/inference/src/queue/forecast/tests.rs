@@ -94,7 +94,7 @@ fn the_utilization_is_the_part_of_the_capacity_that_requests_need() {
 }
 
 #[test]
-fn a_request_alone_in_its_batch_waits_for_half_a_batch_as_often_as_the_workers_are_busy() {
+fn a_request_alone_in_its_batch_waits_for_half_a_batch_with_the_probability_that_the_workers_are_busy() {
     for (workers, rate) in [(1, 100.0), (2, 100.0), (1, 300.0)] {
         let forecast = forecast(&QueueConfig::default(), workers, rate, 4.0);
         assert_near(forecast.batch_rows, 4.0);
@@ -168,7 +168,11 @@ fn a_curve_has_the_powers_of_two_up_to_the_largest_useful_and_valid_batch() {
     assert!(sizes(&config(15, large)).is_empty());
     assert_eq!(sizes(&config(large, large)).last(), Some(&QueueConfig::MAX_BATCH_ROWS));
     let padded = QueueConfig { pad_to: vec![32], ..config(128, large) };
-    assert_eq!(sizes(&padded), [32, 64, 128], "a size of 32 is not valid for at most 16 rows per batch");
+    assert_eq!(
+        sizes(&padded),
+        [32, 64, 128],
+        "16 is left out, because batches of at most 16 rows cannot be padded to 32"
+    );
 }
 
 #[test]

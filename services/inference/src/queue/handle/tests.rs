@@ -263,7 +263,7 @@ async fn a_request_may_take_all_memory_if_the_other_requests_of_its_tenant_make_
 #[tokio::test(start_paused = true)]
 async fn a_worker_is_told_the_deadline_of_the_most_urgent_request_of_a_batch() {
     let (queue, _timer) = queue(QueueConfig { max_batch_rows: 2, ..QueueConfig::default() });
-    tokio::time::sleep(ms(10)).await;
+    tokio::time::advance(ms(10)).await;
     let submitted = Instant::now();
     let _requests = [700, 300].map(|timeout| queue.submit(1, (1, 8, 8), Some(ms(timeout))));
     let batch = queue.add_worker(1).next().await.expect("a batch");

@@ -3,11 +3,10 @@ use std::sync::Barrier;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use forebay_plan::Window;
 use forebay_proto::v1::{Shuffle, Train};
-use forebay_storage::{Config, Location, Reader, State, take_snapshot};
-use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
-use parquet::arrow::ArrowWriter;
+use forebay_storage::Reader;
 
 use super::*;
+use crate::test_data;
 
 const BLOCKS: u32 = 24;
 const BLOCK_ROWS: u64 = 100;
@@ -17,24 +16,9 @@ const PACE: Duration = Duration::from_millis(10);
 
 /// Columns `a` and `b`, one file per block.
 async fn reader() -> Reader {
-    let store = Arc::new(InMemory::new());
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..BLOCK_ROWS as i64));
     let batch = RecordBatch::try_from_iter([("a", Arc::clone(&values)), ("b", values)]).unwrap();
-    for file in 0..BLOCKS {
-        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        let bytes = bytes::Bytes::from(writer.into_inner().unwrap());
-        store.put(&Path::from(format!("data/{file:02}.parquet")), bytes.into()).await.unwrap();
-    }
-    let config = Config::default();
-    let location = Location::with_store("memory://data", store, "data");
-    let state = State::open(
-        Location::with_store("memory://state", Arc::new(InMemory::new()), "state"),
-        None,
-        &config,
-    );
-    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
-    Reader::new(Arc::new(snapshot), location, &state, config)
+    test_data::reader("d", vec![batch; BLOCKS as usize]).await
 }
 
 /// A job whose windows have four blocks.
@@ -371,7 +355,7 @@ async fn the_pace_of_a_stream_is_a_moving_average_of_the_times_of_its_batches() 
 }
 
 #[tokio::test]
-async fn a_stream_of_one_lane_of_two_advances_by_the_batches_of_both() {
+async fn with_two_lanes_each_batch_of_a_stream_advances_by_the_rows_of_both_lanes() {
     let lanes = Train { dataset: "d".into(), batch_size: BATCH_ROWS, lanes: Some(2), ..Train::default() };
     let job = Arc::new(Job::resolve(&lanes, reader().await, None).unwrap());
     assert_eq!(NextUse::new().enter(&job, 0, 0, 0).stream.rows_per_batch, 2 * BATCH_ROWS);

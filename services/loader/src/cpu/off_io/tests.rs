@@ -2,13 +2,11 @@ use std::{cell::Cell, collections::BTreeSet, sync::Arc, thread};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use forebay_proto::v1::{Shuffle, Train};
-use forebay_storage::{Location, Reader, State, take_snapshot};
-use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+use forebay_storage::Reader;
 use parking_lot::Mutex;
-use parquet::arrow::ArrowWriter;
 
 use super::LongWork;
-use crate::{Config, Loader, Pool, Scheduling};
+use crate::{Config, Loader, Pool, Scheduling, test_data};
 
 /// Work that was done on the threads of a pool.
 static ON_A_POOL: Mutex<BTreeSet<LongWork>> = Mutex::new(BTreeSet::new());
@@ -26,23 +24,13 @@ pub(super) fn record(work: LongWork) {
 
 /// A dataset of 12 files with the columns `id` and `key`.
 async fn reader() -> Reader {
-    let store = Arc::new(InMemory::new());
-    for file in 0..12_i64 {
+    let file = |file: i64| {
         let ids = Int64Array::from_iter_values(file * 100..(file + 1) * 100);
         let keys = Int64Array::from_iter_values(ids.values().iter().map(|id| id / 7));
         let columns = [("id", Arc::new(ids) as ArrayRef), ("key", Arc::new(keys))];
-        let batch = RecordBatch::try_from_iter(columns).unwrap();
-        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        let bytes = bytes::Bytes::from(writer.into_inner().unwrap());
-        store.put(&Path::from(format!("data/{file:02}.parquet")), bytes.into()).await.unwrap();
-    }
-    let config = forebay_storage::Config::default();
-    let location = |url: &str, store| Location::with_store(url, store, "data");
-    let state = State::open(location("memory://state", Arc::new(InMemory::new())), None, &config);
-    let location = location("memory://data", store);
-    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
-    Reader::new(Arc::new(snapshot), location, &state, config)
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    test_data::reader("d", (0..12).map(file)).await
 }
 
 #[tokio::test]

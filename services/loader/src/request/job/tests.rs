@@ -1,27 +1,15 @@
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use forebay_storage::{Config, Location, State, take_snapshot};
-use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
-use parquet::arrow::ArrowWriter;
 
 use super::*;
+use crate::test_data;
 
 /// A dataset of one file per block, with these numbers of rows.
 async fn reader(dataset: &str, block_rows: impl IntoIterator<Item = i64>) -> Reader {
-    let store = Arc::new(InMemory::new());
-    for (file, rows) in block_rows.into_iter().enumerate() {
+    let file = |rows| {
         let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
-        let batch = RecordBatch::try_from_iter([("id", ids)]).unwrap();
-        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        let bytes = bytes::Bytes::from(writer.into_inner().unwrap());
-        store.put(&Path::from(format!("data/{file:02}.parquet")), bytes.into()).await.unwrap();
-    }
-    let config = Config::default();
-    let location = Location::with_store(format!("memory://{dataset}"), store, "data");
-    let state = Location::with_store("memory://state", Arc::new(InMemory::new()), "state");
-    let state = State::open(state, None, &config);
-    let snapshot = take_snapshot(dataset, &location, &state, &config, |_, _| {}).await.unwrap();
-    Reader::new(Arc::new(snapshot), location, &state, config)
+        RecordBatch::try_from_iter([("id", ids)]).unwrap()
+    };
+    test_data::reader(dataset, block_rows.into_iter().map(file)).await
 }
 
 /// Epochs of each partition of the other dataset from which some rank takes rows, in any step of `job`.

@@ -1,11 +1,9 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray};
-use forebay_storage::{Config, Location, State, take_snapshot};
-use object_store::{ObjectStoreExt, memory::InMemory};
-use parquet::arrow::ArrowWriter;
 
 use super::*;
+use crate::test_data;
 
 /// A valid request.
 fn train() -> v1::Train {
@@ -104,19 +102,12 @@ fn a_default_window_of_a_partition_has_eight_blocks_of_mean_size() {
 }
 
 /// Snapshot with the columns `number`, `truth` and `text`, and its rows.
-async fn snapshot() -> (Snapshot, JobRows) {
+async fn snapshot() -> (Arc<Snapshot>, JobRows) {
     let number: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
     let truth: ArrayRef = Arc::new(BooleanArray::from(vec![true; 100]));
     let text: ArrayRef = Arc::new(StringArray::from(vec!["x"; 100]));
     let batch = RecordBatch::try_from_iter([("number", number), ("truth", truth), ("text", text)]).unwrap();
-    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    let store = Arc::new(InMemory::new());
-    store.put(&"a.parquet".into(), writer.into_inner().unwrap().into()).await.unwrap();
-    let (location, config) = (Location::with_store("memory://", store, ""), Config::default());
-    let state = Location::with_store("memory://", Arc::new(InMemory::new()), "");
-    let state = State::open(state, None, &config);
-    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
+    let snapshot = Arc::clone(test_data::reader("d", [batch]).await.snapshot());
     let rows = JobRows::new(&snapshot, None);
     (snapshot, rows)
 }

@@ -56,7 +56,10 @@ fn groups_that_are_inconsistent_with_their_blocks_are_rejected() {
     ] {
         assert!(!groups(begun, heads).fit(&[2, 3, 4]), "{begun:?} {heads:?}");
     }
-    assert!(!groups(&[0, 2, 1], &[0, 1, 1]).fit(&[0, 3, 4]), "no group begins before the first head");
+    assert!(
+        !groups(&[0, 2, 1], &[0, 1, 1]).fit(&[0, 3, 4]),
+        "rows that continue a group need an earlier block in which it begins"
+    );
 }
 
 #[test]

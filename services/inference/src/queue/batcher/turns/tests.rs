@@ -41,7 +41,7 @@ fn the_next_request_takes_the_turn_of_the_first_cancelled_one_if_all_are_cancell
 }
 
 #[test]
-fn tenants_send_rows_by_weight_before_a_new_request() {
+fn rows_of_another_tenant_that_precede_a_new_request_are_in_proportion_to_its_weight() {
     let [one, other] = [(1, 1), (2, 2)].map(|(id, weight)| Tenant::new(id, weight.try_into().unwrap()));
     let mut turns = Turns::default();
     for _ in 0..10 {
