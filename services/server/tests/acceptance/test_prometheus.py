@@ -23,7 +23,7 @@ from client import Client
 from hostile import write_good
 from ports import free_port
 from s3 import make_bucket, s3_server
-from server import ROOT, Pool, Server, forebay
+from server import ROOT, Pool, Server, forebay, replace
 from test_auth import start as locked_server
 
 DEPLOY = ROOT / "deploy"
@@ -241,7 +241,7 @@ def test_an_alert_fires_at_the_first_error_of_an_invalid_token_file(
     locked = locked_server(pool, write_good(tmp_path / "good.parquet"), folder)
     prometheus = watch(locked.server, {"ca.pem": locked.authority.cert_pem.bytes(), "token": b"token-of-all"})
     assert not prometheus.firing("ForebayReloadErrors")
-    locked.tokens.write_text("no TOML\n")
+    replace(locked.tokens, "no TOML\n")
     prometheus.until_fires("ForebayReloadErrors", instance=locked.server.http)
 
 
