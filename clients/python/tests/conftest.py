@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,6 +10,10 @@ from pathlib import Path
 from typing import Iterator
 
 import pytest
+
+# Threads of OpenMP, which PyTorch uses, wait for each other in a busy loop by default. When several test processes run at once, this
+# takes CPU time from the other processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ACCEPTANCE = Path(__file__).resolve().parents[3] / "services" / "server" / "tests" / "acceptance"
 sys.path.insert(0, str(ACCEPTANCE))
@@ -21,6 +26,11 @@ sys.path.insert(0, str(servers.ROOT / ".ci"))
 pytest_plugins = ["skips"]
 
 DATA = servers.ROOT / "target" / "acceptance" / "data"
+
+# `Client.train` returns another class if PyTorch is imported. It is imported here, so that the class does not depend on which tests
+# ran before.
+if importlib.util.find_spec("torch") is not None:
+    import torch  # noqa: F401
 
 
 @pytest.hookimpl(hookwrapper=True)

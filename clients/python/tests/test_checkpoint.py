@@ -19,6 +19,8 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.flight as flight  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 # Saved before the request fields were renamed, byte for byte except for ids, which depend on the files.
 MIXTURE = """{"version": 1, "snapshot": "SNAPSHOT", "plan_version": 1, "plan_hash": "PLAN", "global_batch": 40,
 "request": {"dataset": "main", "snapshot": "SNAPSHOT", "tensors": [{"name": "x", "columns": ["clicks"], "dtype": "float32",

@@ -12,6 +12,8 @@ import pytest
 import forebay
 from forebay import jax_copies
 
+pytestmark = pytest.mark.once
+
 
 class Copy:
     """The attributes of a `jax.Array` that tell whether it is made."""

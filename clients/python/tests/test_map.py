@@ -22,6 +22,8 @@ from digests import digest
 from ports import free_port
 from server import Pool, Server, until
 
+pytestmark = pytest.mark.once
+
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 BATCH = 100_000  # 30 steps an epoch
 COUNTS = (0, 1, 2, 4)
