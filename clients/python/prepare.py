@@ -72,7 +72,10 @@ def build_wheel() -> Path:
     maturin = environment("build", LOCKS / "build.txt").parent / "maturin"
     install_server()
     shutil.rmtree(HOME / "wheels", ignore_errors=True)
-    run(maturin, "build", "--release", "--locked", *compatibility(), "--out", HOME / "wheels", cwd=HERE)
+    options = ["--release", "--locked", *compatibility(), "--out", HOME / "wheels"]
+    # Builds the whole workspace, see the script. On macOS, the library requires options that maturin passes to `cargo rustc`.
+    env = {"CARGO": str(ROOT / ".ci" / "maturin-cargo")} if platform.system() == "Linux" else None
+    run(maturin, "build", *options, cwd=HERE, env=env)
     return next((HOME / "wheels").glob("*.whl"))
 
 
