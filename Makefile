@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 MUTANTS = $(CARGO) mutants --workspace --config .ci/mutants.toml --output target $(MUTANTS_SHARD:%=--shard %)
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly nightly-tests nightly-load bench fuzz fuzz-targets mutants clean
+.PHONY: help demo test binaries test-data test-rust test-acceptance test-python test-python-versions wheel wheel-manylinux lint docs prose deploy-check load nightly nightly-tests nightly-load bench fuzz fuzz-targets mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,18 +31,11 @@ demo: ## stream generated Parquet to a small trainer and print rates
 test: test-rust ## test-rust, test-acceptance and test-python; creates their Python environments
 	$(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-acceptance test-python
 
-# The crates that compute with lengths and positions from requests and files. Their tests run with overflow checks and debug
-# assertions, those of the other crates with the code of a release.
-CHECKED := forebay-plan forebay-placement forebay-proto forebay-storage forebay-cache
-CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).overflow-checks=true \
-	--config profile.release.package.$(crate).debug-assertions=true)
-
-test-rust: test-checked ## tests and documentation examples of the crates
-	$(LIMITED) $(CARGO) test --release --workspace $(CHECKED:%=--exclude %) --tests
-	$(LIMITED) $(CARGO) test --release --workspace --doc
-
-test-checked: ## the part of test-rust with overflow checks and debug assertions: plan, placement, proto, storage and cache
-	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
+# `cargo test` replaces the binaries in target/release by those of the tests. `make binaries` restores them.
+test-rust: ## tests and documentation examples of the crates, with overflow checks and debug assertions
+	$(LIMITED) $(CARGO) --config .ci/test.toml test --release --workspace --tests
+	$(LIMITED) $(CARGO) --config .ci/test.toml test --release --workspace --doc
+	$(MAKE) binaries
 
 binaries:
 	$(CARGO) build --release --workspace
@@ -97,8 +90,9 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 
 nightly: nightly-tests nightly-load ## long tests and all load tests
 
-nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the tests of the crates with the code of a release, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	.ci/deny
+	$(LIMITED) $(CARGO) test --release --workspace --tests
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache store --least 0.9
 	old="$$(.ci/old-server)" && FOREBAY_OLD_BIN="$$old" FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
