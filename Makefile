@@ -31,7 +31,7 @@ demo: ## stream generated Parquet to a small trainer and print rates
 test: test-rust ## test-rust, test-acceptance and test-python; creates their Python environments
 	$(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-acceptance test-python
 
-# `cargo test` replaces the binaries in target/release by those of the tests. `make binaries` restores them.
+# `cargo test` overwrites the binaries in target/release with test builds. `make binaries` restores those of a release.
 test-rust: ## tests and documentation examples of the crates, with overflow checks and debug assertions
 	$(LIMITED) $(CARGO) --config .ci/test.toml test --release --workspace --tests
 	$(LIMITED) $(CARGO) --config .ci/test.toml test --release --workspace --doc
@@ -47,7 +47,7 @@ test-data:
 test-acceptance: binaries test-data ## tests of the release binary with stock pyarrow
 	target/acceptance/venv/bin/python -m pytest $(PROCESSES) $(ACCEPTANCE)
 
-# Tests with the mark `once` behave alike with and without PyTorch, so that only the first run has them.
+# Tests with the mark `once` run only in the first environment, see pytest.ini.
 test-python: wheel test-data ## tests of the installed Python wheel
 	target/python/venv/bin/python -m pytest $(PROCESSES) $(PACKAGE)/tests
 	@if [ -e target/python/torch.missing ]; then \
@@ -90,7 +90,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 
 nightly: nightly-tests nightly-load ## long tests and all load tests
 
-nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the tests of the crates with the code of a release, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the Rust tests compiled as a release, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	.ci/deny
 	$(LIMITED) $(CARGO) test --release --workspace --tests
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py

@@ -73,7 +73,8 @@ def build_wheel() -> Path:
     install_server()
     shutil.rmtree(HOME / "wheels", ignore_errors=True)
     options = ["--release", "--locked", *compatibility(), "--out", HOME / "wheels"]
-    # Builds the whole workspace, see the script. On macOS, the library requires options that maturin passes to `cargo rustc`.
+    # .ci/maturin-cargo builds the whole workspace instead of the package alone. On other systems, linking the library may need options
+    # that maturin passes to `cargo rustc`.
     env = {"CARGO": str(ROOT / ".ci" / "maturin-cargo")} if platform.system() == "Linux" else None
     run(maturin, "build", *options, cwd=HERE, env=env)
     return next((HOME / "wheels").glob("*.whl"))

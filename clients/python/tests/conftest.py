@@ -11,8 +11,8 @@ from typing import Iterator
 
 import pytest
 
-# Threads of OpenMP, which PyTorch uses, wait for each other in a busy loop by default. When several test processes run at once, this
-# takes CPU time from the other processes.
+# By default, PyTorch's OpenMP threads wait for each other in a busy loop, which takes CPU time from other test processes. With PASSIVE,
+# they sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ACCEPTANCE = Path(__file__).resolve().parents[3] / "services" / "server" / "tests" / "acceptance"
@@ -27,8 +27,8 @@ pytest_plugins = ["skips"]
 
 DATA = servers.ROOT / "target" / "acceptance" / "data"
 
-# `Client.train` returns another class if PyTorch is imported. It is imported here, so that the class does not depend on which tests
-# ran before.
+# `Client.train` returns a different class if PyTorch was imported before. PyTorch is imported here, so that the class does not depend on
+# the order of the tests.
 if importlib.util.find_spec("torch") is not None:
     import torch  # noqa: F401
 

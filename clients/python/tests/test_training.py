@@ -338,12 +338,13 @@ def resident_bytes() -> int:
 
 @pytest.mark.alone
 def test_nothing_outlives_an_iterator(client: forebay.Client) -> None:
-    start = threads()
-    sum(len(batch) for batch in dataset(client))  # Creates what a process has once, such as the pipe for signals.
+    threads_at_start = threads()
+    # The first iteration creates resources that the process keeps, such as the pipe for signals.
+    sum(len(batch) for batch in dataset(client))
     gc.collect()
-    until(lambda: threads() <= start)
-    without = threads(), descriptors()
-    # With PyTorch, a dataset has a descriptor of its own.
+    until(lambda: threads() <= threads_at_start)
+    before_dataset = threads(), descriptors()
+    # With PyTorch, each dataset holds one file descriptor.
     ds = dataset(client)
     before = threads(), descriptors()
     for batch in ds:
@@ -355,9 +356,10 @@ def test_nothing_outlives_an_iterator(client: forebay.Client) -> None:
     assert_back_at(before, "after an iteration that was left early")
     loop = iter(ds)
     next(loop)
-    del loop, batch, ds
+    del loop, ds
+    del batch  # It refers to the dataset.
     gc.collect()
-    assert_back_at(without, "after the dataset was dropped")
+    assert_back_at(before_dataset, "after the dataset was dropped")
 
 
 @pytest.mark.alone

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from client import status_of
-from server import Pool, Server, until
+from server import Pool, Server, replace, until
 
 QUEUE = """
 [online.users]
@@ -52,9 +52,7 @@ def write_tokens(path: Path, tokens: dict[str, dict[str, list[str]]]) -> None:
         fields = {"sha256": hashlib.sha256(name.encode()).hexdigest(), **rights}
         return "\n".join([f"[{name}]", *(f"{field} = {json.dumps(value)}" for field, value in fields.items())])
 
-    new = path.with_suffix(".new")
-    new.write_text("\n".join(entry(name, rights) for name, rights in tokens.items()))
-    new.replace(path)
+    replace(path, "\n".join(entry(name, rights) for name, rights in tokens.items()))
 
 
 @pytest.fixture
