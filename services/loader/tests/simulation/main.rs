@@ -1,4 +1,5 @@
-//! Simulation of the training path: random requests, faults and timings from a seed, in virtual time on one thread.
+//! Simulation of the training path: random requests, faults and timings from a seed, in virtual time. Each run has one
+//! thread, and as many seeds run at once as there are cores.
 //!
 //! Each seed chooses requests, limits, delays of the store, of the disk and of CPU work, operations that hang, errors, damaged
 //! files of the cache, files that change, consumers that stall or end, and restarts. The test checks that every batch has the
@@ -20,7 +21,14 @@ mod requests;
 mod store;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::catch_unwind,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
 
 /// Number of seeds of which some have each kind of fault.
 const ENOUGH_SEEDS: u64 = 400;
@@ -30,24 +38,42 @@ fn number(name: &str, default: u64) -> u64 {
         .map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
 }
 
+/// Runs `seed` twice; `None` if a promise is broken or the events differ, which is printed.
+fn run_twice(seed: u64) -> Option<world::Run> {
+    let [once, again] = [(); 2].map(|()| catch_unwind(|| world::run(seed)));
+    let (once, again) = (once.ok()?, again.ok()?);
+    if once.trace == again.trace {
+        return Some(once);
+    }
+    let at = once.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
+    let [a, b] = [&once, &again].map(|run| run.trace.get(at).cloned().unwrap_or_default());
+    println!("seed {seed}: event {at} is '{a}' and then '{b}'");
+    None
+}
+
 #[test]
 fn streams_deliver_their_bytes_and_release_their_memory_whatever_fails_is_late_or_restarts() {
     let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 500));
-    let mut totals = world::Totals::default();
-    let mut failed = Vec::new();
-    for seed in first..first + seeds {
-        let run = || catch_unwind(AssertUnwindSafe(|| world::run(seed)));
-        match (run(), run()) {
-            (Ok(once), Ok(again)) if once.trace == again.trace => totals.add(&once),
-            (Ok(once), Ok(again)) => {
-                let at = once.trace.iter().zip(&again.trace).take_while(|(a, b)| a == b).count();
-                let [a, b] = [&once, &again].map(|run| run.trace.get(at).cloned().unwrap_or_default());
-                println!("seed {seed}: event {at} is '{a}' and then '{b}'");
-                failed.push(seed);
+    let next = AtomicU64::new(first);
+    let results = Mutex::new((world::Totals::default(), Vec::new()));
+    let run_seeds = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + seeds {
+                return;
             }
-            _ => failed.push(seed),
+            let checked = run_twice(seed);
+            let (totals, failed) = &mut *results.lock().unwrap();
+            checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
         }
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            scope.spawn(run_seeds);
+        }
+    });
+    let (totals, mut failed) = results.into_inner().unwrap();
+    failed.sort_unstable();
     println!("{seeds} seeds, each twice: {totals}");
     if seeds >= ENOUGH_SEEDS && failed.is_empty() {
         assert!(totals.has_all_faults(), "a kind of fault never occurred: {totals}");

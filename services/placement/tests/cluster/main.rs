@@ -16,7 +16,7 @@
 //! - A list that flaps for less than the delays moves no stream. Without events, each block is decoded once.
 //! - Otherwise, each block is decoded at most once per cache that served one of its readers.
 //!
-//! Each seed runs twice and must produce the same events.
+//! Each seed runs twice and must produce the same events. As many seeds run at once as there are cores.
 //!
 //! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 500), `FOREBAY_SIMULATION_FIRST` the first one (default 0), and
 //! `FOREBAY_SIMULATION_LARGE` the number of seeds with 1,000 servers and 16,384 ranks (default 0). With
@@ -32,7 +32,14 @@ mod route;
 mod totals;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::catch_unwind,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
 
 /// Number of seeds after which a line is printed.
 const PROGRESS: u64 = 100;
@@ -43,23 +50,43 @@ fn number(name: &str, default: u64) -> u64 {
         .map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
 }
 
-fn run(first: u64, seeds: u64, is_large: bool) {
-    let mut totals = totals::Totals::default();
-    let mut failed = Vec::new();
-    for seed in first..first + seeds {
-        let run = || catch_unwind(AssertUnwindSafe(|| world::run(seed, is_large)));
-        match (run(), run()) {
-            (Ok(once), Ok(again)) if once.trace == again.trace => totals.add(&once),
-            (Ok(_), Ok(_)) => {
-                println!("seed {seed}: two runs differ");
-                failed.push(seed);
-            }
-            _ => failed.push(seed),
-        }
-        if (seed + 1 - first).is_multiple_of(PROGRESS) {
-            println!("{} seeds, {} failed", seed + 1 - first, failed.len());
-        }
+/// Runs `seed` twice; `None` if a check fails or the events differ, which is printed.
+fn run_twice(seed: u64, is_large: bool) -> Option<totals::Totals> {
+    let [once, again] = [(); 2].map(|()| catch_unwind(|| world::run(seed, is_large)));
+    let (once, again) = (once.ok()?, again.ok()?);
+    if once.trace != again.trace {
+        println!("seed {seed}: two runs differ");
+        return None;
     }
+    Some(once)
+}
+
+fn run(first: u64, seeds: u64, is_large: bool) {
+    let next = AtomicU64::new(first);
+    let results = Mutex::new((totals::Totals::default(), Vec::new()));
+    let run_seeds = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + seeds {
+                return;
+            }
+            let checked = run_twice(seed, is_large);
+            let (totals, failed) = &mut *results.lock().unwrap();
+            checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
+            if (seed + 1 - first).is_multiple_of(PROGRESS) {
+                println!("{} seeds, {} failed", seed + 1 - first, failed.len());
+            }
+        }
+    };
+    #[allow(clippy::disallowed_methods)] // Only the time of the test depends on it.
+    let threads = thread::available_parallelism().unwrap().get();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(run_seeds);
+        }
+    });
+    let (totals, mut failed) = results.into_inner().unwrap();
+    failed.sort_unstable();
     println!("{seeds} seeds, each twice: {totals:?}");
     assert!(
         failed.is_empty(),
