@@ -41,9 +41,14 @@ mod tier;
 mod write;
 
 #[doc(hidden)]
-pub use self::files::{FileRange, FileSystem, Files, Listed};
+pub use self::files::{FileMetadata, FileRange, FileSystem, Files, Listed};
 pub use self::{
-    config::DiskConfig, error::Error, outcome::Outcome, read::Section, recover::Recovery, tier::Disk,
+    config::DiskConfig,
+    error::Error,
+    outcome::Outcome,
+    read::Section,
+    recover::Recovery,
+    tier::{Disk, WriteSpace},
 };
 
 #[cfg(test)]

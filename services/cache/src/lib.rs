@@ -59,9 +59,9 @@ pub use blocking::spawn_blocking;
 #[doc(hidden)]
 pub use blocking::{run_blocking_work_in_order, simulate_blocking_work};
 pub use budget::{Budget, Reservation, SourceId, TooLarge};
-pub use disk::{Disk, DiskConfig, Error, Outcome, Recovery, Section};
+pub use disk::{Disk, DiskConfig, Error, Outcome, Recovery, Section, WriteSpace};
 #[doc(hidden)]
-pub use disk::{FileRange, FileSystem, Files, Listed};
+pub use disk::{FileMetadata, FileRange, FileSystem, Files, Listed};
 pub use memory::{Memory, Weigh};
 pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};
 pub use slabs::{Slab, Slabs};

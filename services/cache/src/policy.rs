@@ -25,6 +25,8 @@ use self::{candidate::Candidate, entries::Entries};
 const QUEUED_ONE_IN: usize = 64;
 /// Minimum number of entries that are queued.
 const QUEUED_AT_LEAST: usize = 16;
+/// Number of candidates per entry above which the queue is refilled. At least half of them are outdated then.
+const MAX_CANDIDATES_PER_ENTRY: usize = 2;
 
 /// Eviction order of the entries of a tier. Holds keys only; the tier holds the values.
 pub struct Policy<K> {
@@ -37,8 +39,9 @@ pub struct Policy<K> {
 
 /// Queue of the farthest entries, from which victims are taken.
 struct Queue<K> {
+    /// Candidates, including outdated ones of entries that were used or removed since they were queued.
     farthest: BinaryHeap<Candidate<K>>,
-    /// Nearest entry at the last refill. Every entry that is farther is queued.
+    /// Nearest entry at the last refill. Every entry that is farther is queued. `None` before a refill.
     nearest: Option<Candidate<K>>,
     /// Number of removals after which the queue is refilled, to detect changed forecasts.
     refill_after: usize,
@@ -146,11 +149,18 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
         }
     }
 
-    /// Queues the entries that were added or used since the last scan and are farther than the nearest queued entry.
+    /// Queues the entries that were added or used since the last scan and are farther than the nearest queued entry. If all
+    /// entries should be evaluated instead, empties the queue, so that the first victim is taken after a refill.
     fn queue_changed(&mut self) {
-        let changed = self.policy.entries.lock().take_changed(self.queue.refill_after);
+        let mut entries = self.policy.entries.lock();
+        // Outdated candidates can be behind all others. As long as no entry is removed, nothing else limits their number.
+        let is_overlong =
+            self.queue.farthest.len() > entries.len() * MAX_CANDIDATES_PER_ENTRY + QUEUED_AT_LEAST;
+        let changed = if is_overlong { None } else { entries.take_changed(self.queue.refill_after) };
+        drop(entries);
         let (Some(changed), Some(nearest)) = (changed, self.queue.nearest.clone()) else {
             self.queue.farthest.clear();
+            self.queue.nearest = None;
             return;
         };
         // The passing of time changes the forecasts of all entries alike. The current forecast of the nearest entry is

@@ -29,11 +29,20 @@ pub struct BlockReader {
     faults: FaultInjection,
     decode_rows: usize,
     budget: Budget,
+    /// For the bytes of column chunks and gaps that exceed the reservations of their blocks.
+    excess: Budget,
 }
 
 /// Memory for a block that is fetched and decoded, until the last clone is dropped. Charged to the source of the block
 /// except during decoding.
 pub(crate) type DecodePermit = Arc<Mutex<Reservation>>;
+
+/// Column chunks of a block.
+struct Fetched {
+    encoded: EncodedBlock,
+    /// Memory for the part that exceeds half of the permit.
+    excess: Option<Reservation>,
+}
 
 /// Rows of a block in chunks, decoded as the iterator is advanced.
 pub type Chunks = Box<dyn Iterator<Item = Result<RecordBatch, Error>> + Send>;
@@ -51,14 +60,17 @@ pub struct BlockColumns<'a> {
 
 impl BlockReader {
     /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Reservations of
-    /// blocks in flight take at most `decode_bytes` of [`Config`]. A block over half of that is read alone, and may take more.
+    /// blocks in flight take at most `decode_bytes` of [`Config`], and column chunks that are larger than expected at most half as much
+    /// again. A block over half of `decode_bytes` is read alone, and may take more.
     pub fn new(memory_bytes: u64, config: &Config, pool: Pool) -> Self {
+        let decode_bytes = config.decode_bytes(memory_bytes).max(1);
         Self {
             activity: Arc::default(),
             pool,
             faults: config.fault_injection,
             decode_rows: config.decode_rows,
-            budget: Budget::new(config.decode_bytes(memory_bytes).max(1)),
+            budget: Budget::new(decode_bytes),
+            excess: Budget::new((decode_bytes / 2).max(1)),
         }
     }
 
@@ -74,20 +86,17 @@ impl BlockReader {
 
     /// Waits for memory for a block whose decoded size is `expected_bytes`. Reserves twice that, for its compressed bytes,
     /// its decoded chunks and the result, but at most the whole bound. A block larger than half the bound is therefore read
-    /// alone. Tenants share the bound by weight, and the flows of a tenant in turn. While several blocks are being fetched from one source, they leave a part of
-    /// the bound to other sources.
+    /// alone. Tenants share the bound by weight, and the flows of a tenant in turn. While several blocks are being fetched from one source,
+    /// they leave a part of the bound to other sources.
     pub(crate) async fn permit(
         &self,
         expected_bytes: u64,
         flow: Flow,
         source: SourceId,
     ) -> Result<DecodePermit, Error> {
-        let _waiting = self.activity.wait();
-        let bytes = expected_bytes.saturating_mul(2).clamp(1, self.budget.capacity_bytes());
-        let budget = self.budget.of_tenant(flow.tenant()).of_flow(flow.id());
-        let reservation = budget.reserve(bytes, &[source]).await;
-        let too_large = |error: TooLarge| Error::Internal(format!("no memory to decode a block: {error:?}"));
-        Ok(Arc::new(Mutex::new(reservation.map_err(too_large)?)))
+        let bytes = expected_bytes.saturating_mul(2);
+        let reservation = self.reserve(&self.budget, bytes, flow, source).await?;
+        Ok(Arc::new(Mutex::new(reservation)))
     }
 
     /// Waits for memory, reads the columns for `purpose`, and returns what `decode` makes of their rows. `decode` runs on the pool, in
@@ -128,13 +137,13 @@ impl BlockReader {
         F: FnOnce(Chunks) -> W + Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let encoded = self.fetch(permit, what, purpose).await?;
+        let encoded = self.fetch(permit, what, purpose, flow).await?;
         match self.decode_rows(permit, what, purpose, flow, encoded, decode).await? {
             Ok(decoded) => Ok(decoded),
             Err((damaged, decode)) => {
                 // The bytes may have been damaged on the way.
                 tracing::warn!(error = %damaged, "a page was damaged, fetching its block once more");
-                let encoded = self.fetch(permit, what, purpose).await?;
+                let encoded = self.fetch(permit, what, purpose, flow).await?;
                 let decoded = self.decode_rows(permit, what, purpose, flow, encoded, decode).await?;
                 decoded.map_err(|(damaged, _)| damaged.into())
             }
@@ -149,7 +158,7 @@ impl BlockReader {
         what: BlockColumns<'_>,
         purpose: Purpose,
         flow: Flow,
-        encoded: EncodedBlock,
+        encoded: Fetched,
         decode: F,
     ) -> Result<Result<T, (forebay_storage::Error, F)>, Error>
     where
@@ -159,8 +168,10 @@ impl BlockReader {
     {
         let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
         // A chunk is not larger than the whole block was expected to be.
+        let Fetched { encoded, excess } = encoded;
         let encoded = encoded.with_max_batch_bytes((permit.lock().bytes() / 2).max(MIN_CHUNK_BYTES));
         let work = async move {
+            let _excess = excess;
             let mut chunks = encoded.decode(decode_rows).peekable();
             if let Some(Err(damaged)) =
                 chunks.next_if(|first| matches!(first, Err(error) if error.is_damaged_page()))
@@ -175,23 +186,45 @@ impl BlockReader {
         self.decode(permit, purpose, id, flow, self.faults.before_decode(work)).await
     }
 
+    /// Reads the column chunks of a block. If they exceed half of the permit, as those of a damaged or hostile file can, waits for memory
+    /// before. It is memory of another budget: callers that wait for the columns of this block hold permits, and would wait for ever.
     async fn fetch(
         &self,
         permit: &DecodePermit,
         what: BlockColumns<'_>,
         purpose: Purpose,
-    ) -> Result<EncodedBlock, Error> {
+        flow: Flow,
+    ) -> Result<Fetched, Error> {
         permit.lock().loading();
         let fetching = self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
-        let encoded = what.reader.fetch(what.block as usize, what.columns).await?;
-        {
-            let mut reservation = permit.lock();
-            let bytes = with_gaps(reservation.bytes(), encoded.bytes() as u64);
-            reservation.raise(bytes);
-            reservation.loaded();
+        let planned = what.reader.plan(what.block as usize, what.columns).await?;
+        let missing = planned.bytes().saturating_sub(permit.lock().bytes() / 2);
+        let mut excess = match missing {
+            0 => None,
+            bytes => Some(self.reserve(&self.excess, bytes, flow, what.reader.source_id()).await?),
+        };
+        let encoded = planned.fetch().await?;
+        permit.lock().loaded();
+        if let Some(excess) = &mut excess {
+            excess.loaded();
         }
         fetching.add_output(encoded.bytes() as u64, 0);
-        Ok(encoded)
+        Ok(Fetched { encoded, excess })
+    }
+
+    /// Waits for `bytes` of `budget`, but at most for the whole budget.
+    async fn reserve(
+        &self,
+        budget: &Budget,
+        bytes: u64,
+        flow: Flow,
+        source: SourceId,
+    ) -> Result<Reservation, Error> {
+        let _waiting = self.activity.wait();
+        let bytes = bytes.clamp(1, budget.capacity_bytes());
+        let reservation = budget.of_tenant(flow.tenant()).of_flow(flow.id()).reserve(bytes, &[source]).await;
+        let too_large = |error: TooLarge| Error::Internal(format!("no memory to decode a block: {error:?}"));
+        reservation.map_err(too_large)
     }
 
     /// Runs `work`, which decodes a part of block `id`, on the pool, in turns. Holds `permit` until the work has ended.
@@ -217,12 +250,6 @@ impl BlockReader {
         });
         self.pool.run_in_turns(flow, Priority::Background, turns).await
     }
-}
-
-/// Bytes to reserve for a block of which `fetched` bytes were read, after `reserved` bytes for its column chunks and its decoded rows, half
-/// for each. The reads include gaps between the column chunks, which together can be as long as these.
-fn with_gaps(reserved: u64, fetched: u64) -> u64 {
-    reserved.max(fetched.saturating_add(reserved / 2))
 }
 
 /// Name of a block in messages: file path and row groups.

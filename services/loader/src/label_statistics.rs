@@ -15,6 +15,7 @@ use crate::{
     activity::Purpose,
     block_reader::{BlockColumns, BlockReader, Chunks, place_of},
     cpu::turns::TurnCost,
+    view::kept_range::KeptRange,
 };
 
 /// Maximum number of blocks sampled, spread evenly over the dataset.
@@ -77,8 +78,10 @@ impl LabelStatistics {
             let place = place_of(job.snapshot(), *block);
             let add = move |chunks: Chunks| async move {
                 let (mut seen, mut turn) = (Moments::default(), TurnCost::default());
+                let mut range = KeptRange::new(0..u32::MAX);
                 for chunk in chunks {
-                    let rows = view.rows_of(chunk?, &columns, keeps_all, &place, &mut turn).await?;
+                    let rows =
+                        view.rows_of(chunk?, &columns, keeps_all, &place, &mut range, &mut turn).await?;
                     let labels = cast(rows.column(0), &DataType::Float64);
                     let labels = labels.map_err(|error| Error::Internal(error.to_string()))?;
                     let labels = labels.as_primitive::<Float64Type>();

@@ -3,6 +3,7 @@
 mod builder;
 mod compute;
 pub(crate) mod expressions;
+pub(crate) mod kept_range;
 pub(crate) mod nulls;
 mod resolve;
 pub(crate) mod row_selection;

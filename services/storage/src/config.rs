@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Maximum number of files in one snapshot. Default: 1,000,000.
     pub max_files: usize,
+    /// Maximum number of objects that a listing of a dataset finds, including those that are skipped. Ends a listing that a store
+    /// continues without end. Default: 10,000,000.
+    pub max_listed_objects: u64,
     /// Maximum size of a Parquet footer, in bytes. Default: 64 MiB.
     pub max_footer_bytes: u64,
     /// Maximum uncompressed size of a Parquet page, in bytes. Default: 256 MiB.
@@ -64,6 +67,7 @@ impl Default for Config {
         const MIB: u64 = 1 << 20;
         Self {
             max_files: 1_000_000,
+            max_listed_objects: 10_000_000,
             max_footer_bytes: 64 * MIB,
             max_page_bytes: 256 * MIB,
             max_block_bytes: 4096 * MIB,

@@ -60,7 +60,7 @@ pub use error::{Error, Source};
 pub use prune::statistics::Statistics;
 pub use read::{
     decoder::{Decoder, EncodedBlock},
-    reader::Reader,
+    reader::{Fetch, Reader},
 };
 pub use store::{
     documents::{DocumentMeta, Documents},

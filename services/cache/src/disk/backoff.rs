@@ -14,12 +14,18 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(crate) struct Backoff {
     pause: Duration,
     until: Option<Instant>,
+    is_stopped: bool,
 }
 
 impl Backoff {
     /// True during a pause.
     pub(crate) fn pausing(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until)
+        self.is_stopped || self.until.is_some_and(|until| now < until)
+    }
+
+    /// Starts a pause that lasts until [`succeeded`](Self::succeeded) is called.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// Starts a pause. A failure during a pause, of an operation that began earlier, has no effect.
@@ -54,6 +60,17 @@ mod tests {
             now += Duration::from_secs(*pauses.last().unwrap());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        backoff.succeeded();
+        assert!(!backoff.pausing(now));
+    }
+
+    #[test]
+    fn a_stop_lasts_until_a_success() {
+        let mut backoff = Backoff::default();
+        let now = Instant::now();
+        backoff.stop();
+        backoff.failed(now);
+        assert!(backoff.pausing(now + Duration::from_secs(3600)));
         backoff.succeeded();
         assert!(!backoff.pausing(now));
     }

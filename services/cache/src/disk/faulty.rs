@@ -1,6 +1,7 @@
 //! File operations with injected faults.
 
 use std::{
+    ffi::OsString,
     io::{Error, ErrorKind, Result},
     path::Path,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -37,6 +38,10 @@ pub(crate) struct Faults {
     pub(crate) flip_reads: bool,
     /// OS error of every read.
     pub(crate) fail_reads: Option<i32>,
+    /// Name of a folder that cannot be listed, and the OS error.
+    pub(crate) fail_list: Option<(OsString, i32)>,
+    /// Name of a listed entry whose metadata cannot be read, and the OS error.
+    pub(crate) fail_metadata: Option<(OsString, i32)>,
 }
 
 impl Faulty {
@@ -103,7 +108,19 @@ impl Files for Faulty {
 
     fn list(&self, folder: &Path) -> Result<Vec<Listed>> {
         self.count()?;
-        FileSystem.list(folder)
+        let faults = self.faults();
+        if let Some((name, code)) = &faults.fail_list
+            && folder.ends_with(name)
+        {
+            return Err(Error::from_raw_os_error(*code));
+        }
+        let mut listed = FileSystem.list(folder)?;
+        if let Some((name, code)) = &faults.fail_metadata {
+            for entry in listed.iter_mut().filter(|entry| entry.name == *name) {
+                entry.metadata = Err(Error::from_raw_os_error(*code));
+            }
+        }
+        Ok(listed)
     }
 }
 
@@ -132,8 +149,9 @@ fn assert_conforms(files: &dyn Files) {
     files.rename(&one, &two).unwrap();
     let listed = files.list(&folder).unwrap();
     assert_eq!(listed.len(), 1);
-    assert_eq!((listed[0].name.to_str(), listed[0].bytes, listed[0].is_folder), (Some("two"), 10, false));
-    assert!(files.list(directory.path()).unwrap()[0].is_folder);
+    let metadata = listed[0].metadata.as_ref().unwrap();
+    assert_eq!((listed[0].name.to_str(), metadata.bytes, metadata.is_folder), (Some("two"), 10, false));
+    assert!(files.list(directory.path()).unwrap()[0].metadata.as_ref().unwrap().is_folder);
 
     files.remove(&two).unwrap();
     for missing in [

@@ -46,10 +46,10 @@ pub trait Files: Send + Sync + 'static {
     /// The error of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns the entries of a folder, in any order.
+    /// Returns all entries of a folder, in any order.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// The error of the file system. An error that concerns the metadata of one entry is part of the entry.
     fn list(&self, folder: &Path) -> io::Result<Vec<Listed>>;
 }
 
@@ -66,6 +66,13 @@ pub struct FileRange<'a> {
 pub struct Listed {
     /// Name in the folder.
     pub name: OsString,
+    /// Metadata, or the error of reading it. The error is `NotFound` if the entry was deleted in the meantime.
+    pub metadata: io::Result<FileMetadata>,
+}
+
+/// Metadata of a file or folder.
+#[derive(Debug)]
+pub struct FileMetadata {
     /// True for a folder.
     pub is_folder: bool,
     /// Size in bytes.
@@ -105,15 +112,12 @@ impl Files for FileSystem {
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<Listed>> {
-        let listed = |entry: fs::DirEntry| {
-            let metadata = entry.metadata()?;
-            Ok(Listed {
-                name: entry.file_name(),
-                is_folder: metadata.is_dir(),
-                bytes: metadata.len(),
-                modified: metadata.modified()?,
-            })
-        };
-        fs::read_dir(folder)?.map(|entry| entry.and_then(listed)).collect()
+        let listed = |entry: fs::DirEntry| Listed { name: entry.file_name(), metadata: metadata(&entry) };
+        fs::read_dir(folder)?.map(|entry| entry.map(listed)).collect()
     }
+}
+
+fn metadata(entry: &fs::DirEntry) -> io::Result<FileMetadata> {
+    let found = entry.metadata()?;
+    Ok(FileMetadata { is_folder: found.is_dir(), bytes: found.len(), modified: found.modified()? })
 }

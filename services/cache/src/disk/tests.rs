@@ -5,6 +5,7 @@ mod eviction;
 mod faults;
 mod permissions;
 mod recovery;
+mod recovery_faults;
 mod sections;
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -45,6 +45,9 @@ const QUEUE_UNIT_BYTES: u64 = 1024;
 pub struct Disk {
     pub(crate) shared: Arc<State>,
 }
+
+/// Space in the write queue, for [`Disk::put_within`].
+pub struct WriteSpace(OwnedSemaphorePermit);
 
 /// Forecast of files, which is that of their entries.
 struct ByEntry(Arc<dyn Forecast<u128>>);
@@ -215,18 +218,33 @@ impl Disk {
     /// are recovered. If the caller is cancelled during the write, the write
     /// continues. `load_time` is the time that loading all sections took; it is stored and reported as saved by hits.
     pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, load_time: Duration) -> Outcome {
-        self.offer(entry, sections, load_time, false).await
+        self.offer(entry, sections, load_time, None).await
     }
 
-    /// As [`put`](Self::put), but waits for the files of earlier processes and for space in the write queue. Never returns
-    /// [`Outcome::Busy`] or [`Outcome::Recovering`].
-    pub async fn put_or_wait(
+    /// Waits for the files of earlier processes, and for space for a file of `bytes` in the write queue. A caller that does so before it
+    /// loads the sections holds no memory while the disk hangs. Cancel-safe.
+    pub async fn write_space(&self, bytes: u64) -> WriteSpace {
+        self.recovered().await;
+        let units = queue_units(bytes.min(self.shared.config.max_write_queue_bytes));
+        let queued = Arc::clone(&self.shared.queue).acquire_many_owned(units).await;
+        WriteSpace(queued.expect("the queue is never closed"))
+    }
+
+    /// As [`put`](Self::put), in space from [`write_space`](Self::write_space). Returns [`Outcome::Busy`] if the sections need more, and
+    /// the write queue is full.
+    pub async fn put_within(
         &self,
+        space: WriteSpace,
         entry: u128,
         sections: Vec<(u128, Vec<Bytes>)>,
         load_time: Duration,
     ) -> Outcome {
-        self.offer(entry, sections, load_time, true).await
+        self.offer(entry, sections, load_time, Some(space)).await
+    }
+
+    /// Size in bytes of a file of these sections.
+    pub fn file_bytes(sections: &[(u128, Vec<Bytes>)]) -> u64 {
+        format::file_bytes(sections)
     }
 
     async fn offer(
@@ -234,11 +252,11 @@ impl Disk {
         entry: u128,
         sections: Vec<(u128, Vec<Bytes>)>,
         load_time: Duration,
-        wait: bool,
+        space: Option<WriteSpace>,
     ) -> Outcome {
         let offered = sections.iter().flat_map(|(_, parts)| parts).map(|part| part.len() as u64).sum();
         metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "disk").increment(offered);
-        let outcome = self.try_put(entry, sections, load_time, wait).await;
+        let outcome = self.try_put(entry, sections, load_time, space).await;
         if let Some(reason) = outcome.rejection_reason() {
             metrics::counter!("forebay_cache_insert_rejections_total", "tier" => "disk", "reason" => reason)
                 .increment(1);
@@ -251,15 +269,13 @@ impl Disk {
         entry: u128,
         mut sections: Vec<(u128, Vec<Bytes>)>,
         load_time: Duration,
-        wait: bool,
+        space: Option<WriteSpace>,
     ) -> Outcome {
         let shared = Arc::clone(&self.shared);
         if sections.len() > format::MAX_SECTIONS {
             return Outcome::TooLarge;
         }
-        if wait {
-            self.recovered().await;
-        } else if !self.is_recovered() {
+        if !self.is_recovered() {
             return Outcome::Recovering;
         }
         let names = shared.index.lock().claim(entry, sections.iter().map(|(name, _)| *name));
@@ -273,12 +289,17 @@ impl Disk {
             return Outcome::Failing;
         }
         let units = queue_units(format::file_bytes(&sections).min(shared.config.max_write_queue_bytes));
-        let queue = Arc::clone(&shared.queue);
-        let queued = match wait {
-            true => queue.acquire_many_owned(units).await.ok(),
-            false => queue.try_acquire_many_owned(units).ok(),
-        };
-        let Some(queued) = queued else { return Outcome::Busy };
+        let mut queued = space.map(|WriteSpace(queued)| queued);
+        let missing = units.saturating_sub(queued.as_ref().map_or(0, |queued| queued.num_permits() as u32));
+        if missing > 0 {
+            let Ok(more) = Arc::clone(&shared.queue).try_acquire_many_owned(missing) else {
+                return Outcome::Busy;
+            };
+            match &mut queued {
+                Some(queued) => queued.merge(more),
+                None => queued = Some(more),
+            }
+        }
         let writer = Arc::clone(&shared.writers).acquire_owned().await;
         let written = spawn_blocking(move || {
             // The claim is dropped first, after the file is in the index: a caller without a claim finds the file.

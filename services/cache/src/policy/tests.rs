@@ -115,6 +115,50 @@ fn a_fluctuating_forecast_is_called_a_bounded_number_of_times() {
     assert!(known.calls.load(Relaxed) < 100 * 2000);
 }
 
+/// Forecast of a job that uses the keys below `keys` in order, again and again.
+struct Cyclic {
+    keys: u64,
+    uses: AtomicU64,
+}
+
+impl Forecast<u32> for Cyclic {
+    fn next_use(&self, key: &u32) -> u64 {
+        (u64::from(*key) + self.keys - self.uses.load(Relaxed) % self.keys) % self.keys
+    }
+}
+
+#[test]
+fn the_queue_stays_short_while_entries_are_used_and_none_is_removed() {
+    const ENTRIES: u32 = 64;
+    let forecast = Arc::new(Cyclic { keys: ENTRIES.into(), uses: AtomicU64::new(0) });
+    let policy = Policy::new(Arc::clone(&forecast) as Arc<dyn Forecast<u32>>);
+    (0..ENTRIES).for_each(|key| policy.insert(key));
+    for _ in 0..100 {
+        for key in 0..ENTRIES {
+            policy.touch(&key);
+            forecast.uses.fetch_add(1, Relaxed);
+            let victim = policy.eviction_scan().victim();
+            assert!(victim.is_some());
+            let queued = policy.queue.lock().farthest.len();
+            assert!(queued <= 3 * ENTRIES as usize, "{queued} candidates of {ENTRIES} entries are queued");
+        }
+    }
+}
+
+#[test]
+fn scans_without_a_victim_do_not_change_the_order() {
+    let (_, policy) = known((0..100).collect());
+    (0..100).for_each(|key| policy.insert(key));
+    assert_eq!(evict(&policy), Some(99));
+    for _ in 0..1000 {
+        policy.touch(&90);
+        drop(policy.eviction_scan());
+        assert!(policy.queue.lock().farthest.len() <= 3 * 100);
+    }
+    let order: Vec<u32> = std::iter::from_fn(|| evict(&policy)).collect();
+    assert_eq!(order, (0..99).rev().collect::<Vec<u32>>());
+}
+
 /// Forecast that decreases with each call.
 struct Unsettled(AtomicU64);
 

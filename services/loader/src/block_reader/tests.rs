@@ -1,5 +1,6 @@
 use arrow_array::{ArrayRef, Int64Array};
 use forebay_storage::{Location, State, take_snapshot};
+use futures::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
@@ -35,14 +36,14 @@ async fn reserved_for(columns: &[usize]) -> u64 {
     let reader = reader().await;
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let blocks = BlockReader::new(1 << 30, &Config::default(), pool);
-    let budget = blocks.budget.clone();
+    let (budget, excess) = (blocks.budget.clone(), blocks.excess.clone());
     let what = BlockColumns { reader: &reader, block: 0, columns };
     let decode = |chunks: Chunks| async move {
         let rows: usize = chunks.map(|chunk| chunk.unwrap().num_rows()).sum();
-        Ok((rows, budget.reserved_bytes()))
+        Ok((rows, budget.reserved_bytes() + excess.reserved_bytes()))
     };
     let (rows, reserved) = blocks.read(what, Purpose::Window, Flow::new(), decode).await.unwrap();
-    assert_eq!((rows, blocks.budget.reserved_bytes()), (ROWS, 0));
+    assert_eq!((rows, blocks.budget.reserved_bytes(), blocks.excess.reserved_bytes()), (ROWS, 0, 0));
     reserved
 }
 
@@ -58,4 +59,27 @@ async fn the_bytes_of_gaps_between_columns_are_reserved_with_the_block() {
 async fn without_gaps_twice_the_size_of_a_block_is_reserved() {
     let reserved = reserved_for(&[0, 1, 2]).await;
     assert!((6 * COLUMN_BYTES..6 * COLUMN_BYTES + COLUMN_BYTES).contains(&reserved), "{reserved} bytes");
+}
+
+#[tokio::test]
+async fn column_chunks_that_are_larger_than_expected_wait_for_memory_before_they_are_read() {
+    let reader = reader().await;
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
+    let config = Config { decode_bytes: Some(8 * COLUMN_BYTES), ..Config::default() };
+    let blocks = BlockReader::new(1 << 30, &config, pool);
+    let flow = Flow::new();
+    // The footer claims that the block has a few bytes, and its chunks have those of three columns.
+    let permits: Vec<_> =
+        join_all((0..20).map(|_| async { blocks.permit(10, flow, reader.source_id()).await.unwrap() })).await;
+    let of_file = BlockColumns { reader: &reader, block: 0, columns: &[0, 1, 2] };
+    let (blocks, permits) = (&blocks, &permits);
+    let read = |permit| async move { blocks.fetch(permit, of_file, Purpose::Window, flow).await.unwrap() };
+    let mut reads: FuturesUnordered<_> = permits.iter().map(read).collect();
+    let mut fetched = Vec::new();
+    while let Some(Some(block)) = reads.next().now_or_never() {
+        fetched.push(block);
+    }
+    assert_eq!(fetched.len(), 1, "half of the memory for decoding has room for four columns");
+    fetched.clear();
+    assert!(reads.next().await.is_some(), "the next one follows when the memory is released");
 }

@@ -9,6 +9,7 @@ mod section;
 mod section_names;
 
 use std::{
+    ops::Range,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -32,7 +33,9 @@ use crate::{
     cpu::{fair_queue::Flow, turns::TurnCost},
     request::admission::with_margin,
     view::{
-        compute, slices,
+        compute,
+        kept_range::KeptRange,
+        slices,
         source::{Source, reads},
     },
 };
@@ -111,8 +114,8 @@ impl Columns {
     /// Returns the columns of one block that the job's view requires. `permit` covers their memory.
     ///
     /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
-    /// that fails or needs too much memory, and the view has a filter, the stored columns are returned, also by later calls.
-    /// [`CachedRows::take_while`] then computes the kept rows.
+    /// that fails or needs too much memory, and the job does not need all rows, the stored columns are returned, also by later calls.
+    /// [`CachedRows::take`] then computes the rows that the job needs.
     ///
     /// # Errors
     /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
@@ -124,7 +127,7 @@ impl Columns {
         if !must_compute {
             match self.load(job, block, &mut wanted, &permit).await {
                 Ok(()) => {}
-                Err(Error::Row { .. } | Error::TooLarge { .. }) if job.view().filter().is_some() => {
+                Err(Error::Row { .. } | Error::TooLarge { .. }) if skips_rows(job) => {
                     self.failures.note(wanted.block, job.view().key());
                     must_compute = true;
                 }
@@ -145,10 +148,10 @@ impl Columns {
         Ok(CachedRows { columns, stored, keeps_all, place })
     }
 
-    /// True if the filter of the job drops rows, and a column of the view was not computed for all rows of the block before.
+    /// True if the job may not need all rows, and a column of the view could not be computed for all rows of the block before.
     fn is_known_to_fail(&self, job: &Job, wanted: &Wanted) -> bool {
         let parts = wanted.fields.iter().map(|column| column.name).chain([job.view().key()]);
-        job.view().filter().is_some() && self.failures.contain(wanted.block, parts)
+        skips_rows(job) && self.failures.contain(wanted.block, parts)
     }
 
     /// Finds all columns of `wanted`.
@@ -196,19 +199,26 @@ impl Columns {
     }
 
     /// Writes the columns of the job's view of one block to disk, for a pinned block. Returns true when all are on
-    /// disk, and false if there is no room.
+    /// disk, and false if there is no room. `bytes` is the expected size of the decoded columns.
+    ///
+    /// Waits for space in the write queue before it reserves memory for decoding, and releases that memory before the columns are
+    /// written: a disk that hangs would otherwise stop decoding for all streams. If the caller is cancelled during the write, the write
+    /// continues, and later calls wait for it.
     ///
     /// # Errors
     /// Like [`Self::get`], and [`Error::Unavailable`] if the disk fails.
-    pub(crate) async fn pin(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<bool, Error> {
+    pub(crate) async fn pin(&self, job: &Job, block: u32, bytes: u64) -> Result<bool, Error> {
         let Some(disk) = &self.disk else { return Ok(false) };
         let is_known = self.is_known_to_fail(job, &self.wanted(job, block));
         let mut stored: Option<Vec<usize>> = is_known.then(|| job.view().reads(job.keeps_all(block)));
+        let mut space_bytes = bytes;
         loop {
             let mut wanted = match &stored {
                 None => self.wanted(job, block),
                 Some(stored) => self.wanted_stored(job, block, stored),
             };
+            let space = disk.write_space(space_bytes).await;
+            let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
             let (mut claim, waiting) = self.claim(&wanted);
             claim.retain(|column| disk.sections(wanted.block, &[column.key.1]) == [false]);
             if claim.columns.is_empty() && waiting.is_empty() {
@@ -219,7 +229,7 @@ impl Columns {
                 let (load_time, failed) = decoded.unwrap_or_else(|error| (Duration::ZERO, Some(error)));
                 match failed {
                     Some(Error::Row { .. } | Error::TooLarge { .. })
-                        if job.view().filter().is_some() && stored.is_none() =>
+                        if skips_rows(job) && stored.is_none() =>
                     {
                         // Streams compute such a column for the kept rows, from the stored columns.
                         self.failures.note(wanted.block, job.view().key());
@@ -229,16 +239,27 @@ impl Columns {
                     Some(error) => return Err(error),
                     None => {}
                 }
-                match disk.put_or_wait(wanted.block, sections(&claim, &wanted), load_time).await {
-                    Outcome::Written | Outcome::Present => {}
+                let (disk, block_id, sections) = (disk.clone(), wanted.block, sections(&claim, &wanted));
+                space_bytes = Disk::file_bytes(&sections);
+                drop((wanted, permit));
+                let written = tokio::spawn(async move {
+                    let outcome = disk.put_within(space, block_id, sections, load_time).await;
+                    // Until this point, other requests find the columns in this flight.
+                    drop(claim);
+                    outcome
+                });
+                // The task fails only when the runtime shuts down.
+                match written.await.unwrap_or(Outcome::Failing) {
+                    // Without space, the columns are decoded once more, after a wait for it.
+                    Outcome::Written | Outcome::Present | Outcome::Busy => {}
                     Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
-                    Outcome::Busy | Outcome::Failing | Outcome::Recovering => {
+                    Outcome::Failing | Outcome::Recovering => {
                         return Err(Error::Unavailable("the disk of the cache fails".into()));
                     }
                 }
+            } else {
+                drop((space, permit));
             }
-            // The claim ends before the wait, because the awaited requests may wait for it.
-            drop(claim);
             // When a flight ends, its columns are either on disk or not kept.
             for (_, flight) in waiting {
                 flight.ended.cancelled().await;
@@ -400,6 +421,12 @@ impl Columns {
     }
 }
 
+/// True if a frame of the job may need only a part of the rows of a block: those that the filter keeps, or the first rows of the next block,
+/// which belong to the last group of the frame.
+fn skips_rows(job: &Job) -> bool {
+    job.view().filter().is_some() || job.has_groups()
+}
+
 /// Encodes the columns of a claim that were found as sections for the disk tier.
 fn sections(claim: &Claim, wanted: &Wanted) -> Vec<(u128, Vec<Bytes>)> {
     let found = claim.columns.iter().filter_map(|column| {
@@ -421,16 +448,19 @@ pub(crate) struct CachedRows {
 }
 
 impl CachedRows {
-    /// Gives the rows that pass the filter of `view` to `take`, in chunks, until it returns false. This is CPU work, in turns.
+    /// Gives the rows that pass the filter of `view` and are in `rows` to `take`, in chunks. This is CPU work, in turns.
     ///
     /// # Errors
     /// [`Error::Internal`] if the columns differ in their rows, [`Error::Row`] if a column has no value for a row, and the errors of
     /// `take`.
-    pub(crate) async fn take_while(
+    pub(crate) async fn take(
         self,
         view: &View,
-        mut take: impl FnMut(RecordBatch) -> Result<bool, Error> + Send,
+        rows: Range<u32>,
+        mut take: impl FnMut(&RecordBatch) -> Result<(), Error> + Send,
     ) -> Result<(), Error> {
+        let mut range = KeptRange::new(rows);
+        let mut take = |rows: &RecordBatch| if rows.num_rows() > 0 { take(rows) } else { Ok(()) };
         let columns: Vec<&[ArrayRef]> = self.columns.iter().map(|chunks| &chunks[..]).collect();
         let aligned = align::align(&columns)
             .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
@@ -440,7 +470,9 @@ impl CachedRows {
             let rows = arrays.first().map_or(0, Array::len);
             let Some((stored, schema)) = &stored else {
                 let kept = view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))?;
-                if !take(kept)? {
+                let wanted = range.next(kept.num_rows());
+                take(&kept.slice(wanted.start, wanted.len()))?;
+                if range.has_ended() {
                     return Ok(());
                 }
                 continue;
@@ -449,7 +481,8 @@ impl CachedRows {
             let chunk = RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
                 .map_err(|error| Error::Internal(error.to_string()))?;
             for slice in view.slices(chunk, stored, keeps_all) {
-                if !take(view.rows_of(slice, stored, keeps_all, &place, &mut turn).await?)? {
+                take(&view.rows_of(slice, stored, keeps_all, &place, &mut range, &mut turn).await?)?;
+                if range.has_ended() {
                     return Ok(());
                 }
             }

@@ -8,6 +8,7 @@ use arrow_select::filter::filter_record_batch;
 use forebay_sql::Expression;
 
 use super::{
+    kept_range::KeptRange,
     nulls::pushed_down_column,
     source::{Source, reads},
 };
@@ -111,15 +112,16 @@ impl View {
         }
     }
 
-    /// Returns the rows of one chunk that pass the filter, in the layout of the view's columns. `chunk` holds the
-    /// stored columns that the view [`reads`](Self::reads) of its block. Columns are computed for the rows that the
-    /// filter keeps, so that the filter guards them.
+    /// Returns the rows of one chunk that pass the filter and are in `range`, in the layout of the view's columns. `chunk` holds the
+    /// stored columns that the view [`reads`](Self::reads) of its block. Columns are computed for these rows only, so that the
+    /// filter guards them.
     pub(crate) async fn rows_of(
         &self,
         chunk: RecordBatch,
         read: &[usize],
         keeps_all: bool,
         place: &str,
+        range: &mut KeptRange,
         turn: &mut TurnCost,
     ) -> Result<RecordBatch, Error> {
         let columns = self.columns_of(true);
@@ -135,6 +137,8 @@ impl View {
             }
             _ => (chunk, read.to_vec()),
         };
+        let rows = range.next(chunk.num_rows());
+        let chunk = chunk.slice(rows.start, rows.len());
         let stored =
             |(source, read): (&Source, &usize)| matches!(source, Source::Stored(column) if column == read);
         if columns.len() == read.len() && columns.iter().zip(&read).all(stored) {

@@ -1,9 +1,8 @@
 //! Windows of all jobs. The memory of a window is reserved in one step. The window is loaded once and shared by the
 //! ranks of a job.
 
-use std::{ops::Range, sync::Arc, task::Poll};
+use std::{sync::Arc, task::Poll};
 
-use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Tenant, Weigh};
 use forebay_stall::Stage;
 use forebay_storage::cache_key;
@@ -22,6 +21,7 @@ use crate::{
     frame::FrameKey,
     request::{admission::with_margin, footprint::Correction},
     selection::groups::BlockRows,
+    view::kept_range::KeptRange,
 };
 
 /// Loads windows into the memory tier.
@@ -218,8 +218,7 @@ impl Windows {
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let bytes = job.footprint.corrected(job.read_bytes(block).max(job.bytes_of(&[block])));
-            let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
-            self.columns.pin(job, block, permit).await
+            self.columns.pin(job, block, bytes).await
         })
     }
 
@@ -283,9 +282,9 @@ impl Windows {
         {
             let view = Arc::clone(job.view());
             let append = async move {
-                let mut part = FramePart::new(builder, rows);
-                cached.take_while(&view, |chunk| part.append(&chunk)).await?;
-                then(part.builder)
+                let mut builder = builder;
+                cached.take(&view, rows, |chunk| builder.append(chunk)).await?;
+                then(builder)
             };
             let id = job.reader().block_ids().id(block);
             return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow, append).await;
@@ -294,46 +293,24 @@ impl Windows {
         let read = view.reads(keeps_all);
         let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
         let decode = move |chunks: Chunks| async move {
-            let (mut part, mut turn) = (FramePart::new(builder, rows), TurnCost::default());
+            let (mut builder, mut range, mut turn) = (builder, KeptRange::new(rows), TurnCost::default());
             'chunks: for chunk in chunks {
                 // Slices without a copy, so that computed values exist for a few rows at a time.
                 for slice in view.slices(chunk?, &columns, keeps_all) {
-                    let rows = view.rows_of(slice, &columns, keeps_all, &place, &mut turn).await?;
-                    if !part.append(&rows)? {
+                    let rows =
+                        view.rows_of(slice, &columns, keeps_all, &place, &mut range, &mut turn).await?;
+                    if rows.num_rows() > 0 {
+                        builder.append(&rows)?;
+                    }
+                    if range.has_ended() {
                         break 'chunks;
                     }
                 }
             }
-            then(part.builder)
+            then(builder)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &read };
         self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode).await
-    }
-}
-
-/// Appends a range of the rows of concatenated chunks to a frame. Each chunk is appended while it is in the CPU cache.
-struct FramePart {
-    builder: FrameBuilder,
-    range: Range<u32>,
-    /// Number of rows so far.
-    at: usize,
-}
-
-impl FramePart {
-    fn new(builder: FrameBuilder, range: Range<u32>) -> Self {
-        Self { builder, range, at: 0 }
-    }
-
-    /// Appends the rows of the next chunk that are in the range. Returns false if no row of a later chunk is.
-    fn append(&mut self, chunk: &RecordBatch) -> Result<bool, Error> {
-        let (at, end) = (self.at, self.range.end as usize);
-        let rows = at..at + chunk.num_rows();
-        let (first, last) = ((self.range.start as usize).max(rows.start), end.min(rows.end));
-        if first < last {
-            self.builder.append(&chunk.slice(first - at, last - first))?;
-        }
-        self.at = rows.end;
-        Ok(self.at < end)
     }
 }
 

@@ -1,8 +1,17 @@
 //! Pinned columns: they stay on disk until they are dropped.
 
-use std::time::Duration;
+use std::{
+    io::Result,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use forebay_loader::{Config, Error};
+use forebay_cache::{DiskConfig, FileRange, FileSystem, Files, Listed};
+use forebay_loader::{Config, Error, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1::Train;
 use forebay_storage::Reader;
 
@@ -134,4 +143,83 @@ async fn a_view_with_one_column_under_two_names_is_pinned_and_read() {
     let loader = open(folder.path(), AMPLE, AMPLE, &always());
     tokio::time::timeout(Duration::from_secs(60), loader.pin(&job, |_| {})).await.unwrap().unwrap();
     assert_eq!(digests(loader.batches(job, 0, 0)).await.unwrap().len(), 21);
+}
+
+/// The local file system. Writes hang while a test holds `gate`.
+#[derive(Default)]
+struct HangingWrites {
+    gate: parking_lot::Mutex<()>,
+    /// Number of writes that have begun.
+    begun: AtomicU64,
+}
+
+impl Files for HangingWrites {
+    fn create_folder(&self, path: &Path) -> Result<()> {
+        FileSystem.create_folder(path)
+    }
+
+    fn write(&self, path: &Path, parts: &[&[u8]]) -> Result<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        drop(self.gate.lock());
+        FileSystem.write(path, parts)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        FileSystem.rename(from, to)
+    }
+
+    fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> Result<()> {
+        FileSystem.read(path, ranges)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        FileSystem.remove(path)
+    }
+
+    fn list(&self, folder: &Path) -> Result<Vec<Listed>> {
+        FileSystem.list(folder)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[allow(clippy::await_holding_lock)] // The lock is what writes wait for.
+async fn pins_on_a_disk_that_hangs_stop_no_stream_and_a_repeated_pin_decodes_nothing_again() {
+    let counters = Counters::from_zero().await;
+    let of_columns = async |blocks, count| {
+        let train = Train { columns: columns(0..count), ..windowed(1600) };
+        job(&train, &wide_blocks(blocks, count).await)
+    };
+    let (of_pinned, others) = (of_columns(20, 8).await, [of_columns(10, 2).await, of_columns(10, 3).await]);
+    let directory = tempfile::tempdir().unwrap();
+    let files = Arc::new(HangingWrites::default());
+    // Two blocks use up the memory for decoding.
+    let config = Config { decode_bytes: Some(2 * 2 * 8 * 400 * 8), ..Config::default() };
+    let disk = DiskConfig { capacity_bytes: Some(AMPLE), ..DiskConfig::default() };
+    let pool = Pool::new(2, Scheduling::Normal).unwrap();
+    let (loader, recovery) =
+        Loader::open_over(Arc::clone(&files) as _, AMPLE, Some((directory.path(), disk)), config, pool)
+            .unwrap();
+    recovery.unwrap().run_in_background().await;
+    let pin = || {
+        let (loader, job) = (loader.clone(), Arc::clone(&of_pinned));
+        tokio::spawn(async move { loader.pin(&job, |_| {}).await })
+    };
+
+    let gate = files.gate.lock();
+    let first = pin();
+    while files.begun.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let read = async |job: &Arc<Job>| {
+        let batches = digests(loader.batches(Arc::clone(job), 0, 0));
+        tokio::time::timeout(Duration::from_secs(60), batches).await.expect("the stream waits").unwrap();
+    };
+    read(&others[0]).await;
+    first.abort();
+    let second = pin();
+    read(&others[1]).await;
+    drop(gate);
+    assert_eq!(second.await.unwrap().unwrap().blocks_done, 20);
+    let by_streams = 10 * 2 + 10 * 3;
+    assert_eq!(counters.get(DECODED), 20 * 8 + by_streams, "each pinned column is decoded once");
 }

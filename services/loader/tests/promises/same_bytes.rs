@@ -19,7 +19,7 @@ use parquet::{
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fixture::{digests, everything::everything, job, loader, open, reader_with, store_with};
+use crate::fixture::{digests, everything::everything, job, loader, numbered, open, reader_with, store_with};
 
 const AMPLE: u64 = 1 << 30;
 /// Columns of [`Values`], then those of the fixture with every type, whose names begin with `e_`.
@@ -433,4 +433,41 @@ async fn a_filter_guards_selected_columns_and_keys_with_and_without_a_disk() {
     let unguarded = Train { filter: String::new(), ..request };
     let error = hashes(&loader(AMPLE, 1, Config::default()), &unguarded, &reader).await.unwrap_err();
     assert!(error.contains("'ratio'") && error.contains("Divide by zero"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_block_that_no_group_of_a_window_has_do_not_fail_its_batches() {
+    // Group 1 has the last rows of the first block and the first rows of the second one. Row 1900 has no value; it is in group 2.
+    let files = [numbered(0..1000), numbered(1000..2000)];
+    let store = store_with(&files, WriterProperties::builder().build()).await;
+    let reader = reader_with(store, forebay_storage::Config::default()).await;
+    let request = Train {
+        select: vec!["id / 700 AS g".into(), "100 / (id - 1900) AS y".into()],
+        columns: vec!["y".into()],
+        group_by: vec!["g".into()],
+        batch_size: 1,
+        shuffle: Some(Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() }),
+        ..Train::default()
+    };
+    let mut outcomes = Vec::new();
+    for disk_writes in [DiskWrites::Needed, DiskWrites::Always] {
+        for decode_rows in [64, 512, 4096] {
+            let folder = tempfile::TempDir::new().unwrap();
+            let loader =
+                open(folder.path(), AMPLE, AMPLE, &Config { disk_writes, decode_rows, ..Config::default() });
+            let mut batches = loader.batches(job(&request, &reader), 0, 0);
+            let mut rows = Vec::new();
+            let error = loop {
+                match batches.next().await.unwrap() {
+                    Ok((meta, _)) => rows.push(meta.rows),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("Divide by zero"), "{error}");
+            outcomes.push((disk_writes, decode_rows, rows));
+        }
+    }
+    for (disk_writes, decode_rows, rows) in outcomes {
+        assert_eq!(rows, [700, 700], "{disk_writes:?}, {decode_rows} rows per chunk");
+    }
 }

@@ -219,13 +219,15 @@ impl Files for FaultyFiles {
     /// Returns the entries of a folder, with virtual times of the last change.
     fn list(&self, folder: &Path) -> Result<Vec<Listed>> {
         self.check("list", folder)?;
-        let listed = FileSystem.list(folder)?;
+        let mut listed = FileSystem.list(folder)?;
         let state = self.state.lock().unwrap();
-        let with_time = |entry: Listed| {
-            let modified = state.modified.get(&self.local(&folder.join(&entry.name)));
-            Listed { modified: SystemTime::UNIX_EPOCH + modified.copied().unwrap_or_default(), ..entry }
-        };
-        Ok(listed.into_iter().map(with_time).collect())
+        for Listed { name, metadata } in &mut listed {
+            let modified = state.modified.get(&self.local(&folder.join(name)));
+            if let Ok(metadata) = metadata {
+                metadata.modified = SystemTime::UNIX_EPOCH + modified.copied().unwrap_or_default();
+            }
+        }
+        Ok(listed)
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Listed {
 /// # Errors
 /// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a remote file
 /// that has neither an ETag nor a modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many
-/// files, [`Error::Unavailable`] if the store fails, a local file system does not answer in time, or an earlier
+/// files or other objects, [`Error::Unavailable`] if the store fails, a local file system does not answer in time, or an earlier
 /// listing does not end.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
     let Some(reads) = location.local_reads() else {
@@ -184,9 +184,14 @@ async fn walk(location: &Location, config: &Config, progress: &Progress) -> Resu
         objects_with_permit += 1;
         let next = objects.try_next().await;
         let Some(meta) = next.map_err(|error| walk_error(location, error))? else { break };
-        progress.objects.fetch_add(1, Ordering::Relaxed);
+        let listed = progress.objects.fetch_add(1, Ordering::Relaxed) + 1;
         if progress.abandoned.is_cancelled() {
             break;
+        }
+        // A store that returns the same page again and again would otherwise be listed without end.
+        if listed > config.max_listed_objects {
+            let what = "number of objects in the folder (max_listed_objects)";
+            return Err(Error::limit(location.url(), what, config.max_listed_objects, listed));
         }
         let Some(path) = relative(location, &meta) else { continue };
         // `is_data` skips the log files of table formats, so they are checked first.

@@ -36,6 +36,24 @@ pub struct Reader {
     ids: Arc<OnceLock<Arc<BlockIds>>>,
 }
 
+/// Columns of a block, of which the column chunks are to be fetched.
+pub struct Fetch {
+    reader: Reader,
+    /// Without column chunks.
+    encoded: Encoded,
+    /// `None` if all columns are partition columns.
+    chunks: Option<Chunks>,
+}
+
+/// Column chunks of some row groups of a file.
+struct Chunks {
+    footer: Arc<Footer>,
+    groups: Range<usize>,
+    target: Target,
+    /// Coalesced ranges, ascending.
+    ranges: Vec<Range<u64>>,
+}
+
 impl Reader {
     /// Creates a reader of `snapshot`, whose files are at `location`.
     pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
@@ -98,10 +116,21 @@ impl Reader {
         block: usize,
         columns: &'a [usize],
     ) -> BoxFuture<'a, Result<EncodedBlock, Error>> {
-        Box::pin(self.fetch_inner(block, columns))
+        Box::pin(async move { self.plan(block, columns).await?.fetch().await })
     }
 
-    async fn fetch_inner(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
+    /// The first part of [`fetch`](Self::fetch), which reads at most a footer. The size of the column chunks is known after it.
+    ///
+    /// # Errors
+    /// As for [`fetch`](Self::fetch).
+    ///
+    /// # Panics
+    /// If the snapshot has no such block or column.
+    pub fn plan<'a>(&'a self, block: usize, columns: &'a [usize]) -> BoxFuture<'a, Result<Fetch, Error>> {
+        Box::pin(self.plan_inner(block, columns))
+    }
+
+    async fn plan_inner(&self, block: usize, columns: &[usize]) -> Result<Fetch, Error> {
         let Block { file, row_groups, rows, .. } = self.snapshot.blocks()[block].clone();
         let (_, url) = self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize])?;
         let fields = self.snapshot.schema();
@@ -112,7 +141,7 @@ impl Reader {
         if !from_file {
             let values = columns.iter().filter_map(|column| self.snapshot.partition(file, *column));
             encoded.columns = values.cloned().map(Column::Partition).collect();
-            return Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)));
+            return Ok(Fetch { reader: self.clone(), encoded, chunks: None });
         }
 
         let (footer, target) = self.footer(file).await?;
@@ -125,10 +154,7 @@ impl Reader {
             });
         }
         let ranges = self.ranges(&footer, &groups, &encoded.columns, &target)?;
-        let parts = try_join_all(ranges.into_iter().map(|range| self.read(range, &target))).await?;
-        let sparse = Sparse { length: target.version.size, parts };
-        encoded.data = Some((footer, groups, sparse));
-        Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)))
+        Ok(Fetch { reader: self.clone(), encoded, chunks: Some(Chunks { footer, groups, target, ranges }) })
     }
 
     /// Footer of a file of the snapshot.
@@ -219,6 +245,32 @@ impl Reader {
         let start = range.start;
         let reads = split(range, limit).map(|part| request::read(&self.location, target, part));
         Ok((start, concat(try_join_all(reads).await?)))
+    }
+}
+
+impl Fetch {
+    /// Number of bytes that [`fetch`](Self::fetch) reads, with the gaps between column chunks.
+    pub fn bytes(&self) -> u64 {
+        let ranges = self.chunks.iter().flat_map(|chunks| &chunks.ranges);
+        ranges.map(|range| range.end - range.start).fold(0, u64::saturating_add)
+    }
+
+    /// Reads the column chunks. Cancel-safe.
+    ///
+    /// # Errors
+    /// As for [`Reader::fetch`].
+    pub fn fetch(self) -> BoxFuture<'static, Result<EncodedBlock, Error>> {
+        Box::pin(self.fetch_inner())
+    }
+
+    async fn fetch_inner(self) -> Result<EncodedBlock, Error> {
+        let Self { reader, mut encoded, chunks } = self;
+        if let Some(Chunks { footer, groups, target, ranges }) = chunks {
+            let parts = try_join_all(ranges.into_iter().map(|range| reader.read(range, &target))).await?;
+            let sparse = Sparse { length: target.version.size, parts };
+            encoded.data = Some((footer, groups, sparse));
+        }
+        Ok(EncodedBlock::new(encoded, reader.config))
     }
 }
 

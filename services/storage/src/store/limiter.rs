@@ -4,6 +4,9 @@
 //! the store answers that it is overloaded or a request times out, and grows by one when a whole round of requests
 //! succeeds (additive increase, multiplicative decrease). A request waits for a permit, and holds it until the
 //! response body has been read. It releases the permit while it waits for a retry.
+//!
+//! Bodies that are collected in memory whatever their length have a maximum size: those of errors, listings and whole objects. The reader
+//! of a range checks the length itself.
 
 use std::{
     pin::Pin,
@@ -25,6 +28,13 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::http_client::NamedConnector;
+
+/// Maximum size of the body of an error, in bytes. It becomes a part of the message.
+const MAX_ERROR_BYTES: u64 = 1 << 20;
+/// Maximum size of a page of a listing, in bytes. A page has at most 5,000 objects, with names of at most 1,024 bytes.
+const MAX_LISTING_BYTES: u64 = 64 << 20;
+/// Maximum size of a whole object, in bytes. Only objects of the state are read whole.
+const MAX_OBJECT_BYTES: u64 = 1 << 30;
 
 /// HTTP connector whose clients limit their concurrent requests.
 #[derive(Debug)]
@@ -51,6 +61,8 @@ struct LimitingService {
 impl HttpService for LimitingService {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let permit = self.limiter.acquire().await;
+        let (is_range, is_listing) =
+            (request.headers().contains_key("range"), is_listing(request.uri().query()));
         let response = match self.inner.execute(request).await {
             Ok(response) => response,
             Err(error) => {
@@ -58,14 +70,26 @@ impl HttpService for LimitingService {
                 return Err(error);
             }
         };
+        let mut permit = Some(permit);
         if is_overload(response.status().as_u16()) {
-            permit.overloaded();
-            return Ok(response);
+            permit.take().into_iter().for_each(Permit::overloaded);
         }
         let (parts, body) = response.into_parts();
-        let body = HttpResponseBody::new(LimitedBody { inner: body, permit: Some(permit) });
+        let limit = match parts.status.is_success() {
+            false => MAX_ERROR_BYTES,
+            true if is_range => u64::MAX,
+            true if is_listing => MAX_LISTING_BYTES,
+            true => MAX_OBJECT_BYTES,
+        };
+        let body = HttpResponseBody::new(LimitedBody { inner: body, limit, left: limit, permit });
         Ok(HttpResponse::from_parts(parts, body))
     }
+}
+
+/// Returns true for the query of a listing of S3 and Google Cloud Storage (`list-type=2`) or Azure (`comp=list`).
+fn is_listing(query: Option<&str>) -> bool {
+    let parts = query.unwrap_or_default().split('&');
+    parts.into_iter().any(|part| part.starts_with("list-type=") || part == "comp=list")
 }
 
 /// Returns true for the statuses of an overloaded store: request timeout, too many requests (slow down), unavailable
@@ -74,9 +98,13 @@ fn is_overload(status: u16) -> bool {
     matches!(status, 408 | 429 | 503 | 504)
 }
 
-/// Response body that holds the permit of its request until it has been read or dropped.
+/// Response body of a limited size, which holds the permit of its request until it has been read or dropped.
 struct LimitedBody {
     inner: HttpResponseBody,
+    /// Maximum size in bytes.
+    limit: u64,
+    /// Bytes that may follow.
+    left: u64,
     permit: Option<Permit>,
 }
 
@@ -89,6 +117,15 @@ impl Body for LimitedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+            let Some(left) = self.left.checked_sub(bytes) else {
+                self.permit = None;
+                let error = std::io::Error::other(format!("the response has more than {} bytes", self.limit));
+                return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Decode, error))));
+            };
+            self.left = left;
+        }
         match &polled {
             Poll::Ready(None) => self.permit.take().into_iter().for_each(Permit::succeeded),
             Poll::Ready(Some(Err(error))) => {

@@ -5,7 +5,9 @@ use std::{ops::Range, sync::Arc, time::Instant};
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{FutureExt, TryStreamExt};
-use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
+use object_store::{
+    GetOptions, GetRange, GetResult, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path,
+};
 
 use crate::{
     Error, Location,
@@ -67,13 +69,31 @@ async fn read_checked(location: &Location, target: &Target, range: Range<u64>) -
     let found = found.map_err(|error| read_error(target, error))?;
     check_version(location.kind(), target, &found.meta)?;
 
-    let bytes = found.bytes().await.map_err(|error| read_error(target, error))?;
     let expected = range.end - range.start;
+    let bytes = collected(found, expected).await.map_err(|error| read_error(target, error))?;
     if bytes.len() as u64 != expected {
-        let found = format!("{} of {expected} bytes at offset {}", bytes.len(), range.start);
-        return Err(target.changed(found));
+        let (found, start) = (bytes.len(), range.start);
+        return Err(target.changed(format!("{found} of {expected} bytes at offset {start}")));
     }
     Ok(bytes)
+}
+
+/// Collects the body of a response, up to the first part after `expected` bytes. A store could otherwise send any number of bytes.
+async fn collected(found: GetResult, expected: u64) -> object_store::Result<Bytes> {
+    let mut parts = found.into_stream();
+    let Some(first) = parts.try_next().await? else { return Ok(Bytes::new()) };
+    if first.len() as u64 >= expected {
+        return Ok(first);
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    bytes.extend_from_slice(&first);
+    while let Some(part) = parts.try_next().await? {
+        bytes.extend_from_slice(&part);
+        if bytes.len() as u64 > expected {
+            break;
+        }
+    }
+    Ok(bytes.into())
 }
 
 /// Returns the `If-Unmodified-Since` date. HTTP dates have whole seconds, so the time is rounded up: an object would

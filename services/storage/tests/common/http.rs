@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -25,6 +25,10 @@ struct Served {
     errors: Mutex<VecDeque<&'static str>>,
     requests: AtomicUsize,
     is_silent: AtomicBool,
+    /// Status of responses without an end.
+    endless: Mutex<Option<&'static str>>,
+    /// Number of bytes that clients accepted of them.
+    endless_bytes: AtomicU64,
 }
 
 impl Server {
@@ -46,6 +50,16 @@ impl Server {
         self.served.is_silent.store(true, Ordering::SeqCst);
     }
 
+    /// Answers all further GET requests with this status, the headers of the file and a body without an end.
+    pub(crate) fn send_endlessly(&self, status: &'static str) {
+        *self.served.endless.lock() = Some(status);
+    }
+
+    /// Number of bytes of such bodies that clients accepted.
+    pub(crate) fn endless_bytes(&self) -> u64 {
+        self.served.endless_bytes.load(Ordering::SeqCst)
+    }
+
     /// Number of requests so far.
     pub(crate) fn requests(&self) -> usize {
         self.served.requests.load(Ordering::SeqCst)
@@ -60,6 +74,8 @@ pub(crate) async fn serve(bytes: Vec<u8>) -> Server {
         errors: Mutex::default(),
         requests: AtomicUsize::new(0),
         is_silent: AtomicBool::new(false),
+        endless: Mutex::default(),
+        endless_bytes: AtomicU64::new(0),
     });
     let server = Server { address, served: Arc::clone(&served) };
     tokio::spawn(async move {
@@ -81,6 +97,20 @@ async fn answer(mut connection: TcpStream, served: Arc<Served>) {
     served.requests.fetch_add(1, Ordering::SeqCst);
     if served.is_silent.load(Ordering::SeqCst) {
         return std::future::pending().await;
+    }
+    let endless = *served.endless.lock();
+    if let Some(status) = endless.filter(|_| request.starts_with(b"GET")) {
+        let response = respond(&String::from_utf8(request).unwrap(), &served.file.lock());
+        let head = String::from_utf8_lossy(&response).split_once("\r\n\r\n").unwrap().0.to_owned();
+        let headers = head.split_once("\r\n").unwrap().1;
+        let head = format!("HTTP/1.1 {status}\r\n{headers}\r\ntransfer-encoding: chunked\r\n\r\n");
+        connection.write_all(head.as_bytes()).await.unwrap();
+        let chunk = [b"10000\r\n", &[b'x'; 0x10000][..], b"\r\n"].concat();
+        // Until the client closes the connection.
+        while connection.write_all(&chunk).await.is_ok() {
+            served.endless_bytes.fetch_add(chunk.len() as u64, Ordering::SeqCst);
+        }
+        return;
     }
     let error = served.errors.lock().pop_front();
     let response = match error {

@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use futures::stream::BoxStream;
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory, path::Path,
@@ -29,6 +32,8 @@ pub(crate) struct TestStore {
     pub(crate) without_etags: AtomicBool,
     /// If true, a listing has no ETags, but objects do.
     pub(crate) listed_without_etags: AtomicBool,
+    /// If true, a listing returns the object `x.txt` again and again.
+    pub(crate) endless: AtomicBool,
 }
 
 impl TestStore {
@@ -85,7 +90,17 @@ impl ObjectStore for TestStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        use futures::StreamExt;
+        if self.endless.load(Ordering::SeqCst) {
+            let location = prefix.cloned().unwrap_or_default().join("x.txt");
+            let last_modified = chrono::DateTime::UNIX_EPOCH;
+            let object = ObjectMeta { location, last_modified, size: 1, e_tag: None, version: None };
+            let listed = stream::repeat(object).then(|object| async move {
+                // Lets a time limit of the caller end.
+                tokio::task::yield_now().await;
+                Ok(object)
+            });
+            return listed.boxed();
+        }
         let weak = self.weak.load(Ordering::SeqCst);
         let none =
             self.without_etags.load(Ordering::SeqCst) || self.listed_without_etags.load(Ordering::SeqCst);

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use arrow_array::{
     Array, DictionaryArray, Int32Array, Int64Array, RecordBatch, StringArray,
@@ -15,6 +18,7 @@ use parquet::file::{
     metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter},
     properties::WriterProperties,
 };
+use tokio::time::timeout;
 
 use crate::common::{Fixture, batch, integers, parquet_bytes, read_columns, rows, store::TestStore, strings};
 
@@ -218,6 +222,32 @@ async fn more_files_than_the_limit_are_rejected() {
         fixture.write(path, &rows([1]));
     }
     assert!(matches!(fixture.take().await, Err(Error::Limit { limit: 2, found: 3, .. })));
+}
+
+#[tokio::test]
+async fn more_objects_than_the_limit_are_rejected_whatever_they_are() {
+    let mut fixture = Fixture::new();
+    fixture.config.max_listed_objects = 2;
+    fixture.write("a.parquet", &rows([1]));
+    fixture.write_bytes("b.txt", b"not Parquet");
+    assert_eq!(fixture.take().await.unwrap().rows(), 1);
+    fixture.write_bytes("c.txt", b"not Parquet");
+    assert!(matches!(fixture.take().await, Err(Error::Limit { limit: 2, found: 3, .. })));
+}
+
+#[tokio::test]
+async fn a_listing_without_end_is_rejected_with_the_limit_and_its_setting() {
+    let mut fixture = Fixture::new();
+    fixture.config.max_listed_objects = 5000;
+    let store = TestStore::with(&[]).await;
+    store.endless.store(true, Ordering::SeqCst);
+    let location = Location::with_store("mem://d", store as _, "d");
+    let taken = timeout(Duration::from_secs(60), fixture.take_at(&location)).await;
+    let error = taken.expect("the listing ends").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "mem://d: number of objects in the folder (max_listed_objects) is 5001, the limit is 5000"
+    );
 }
 
 #[tokio::test]

@@ -144,3 +144,24 @@ async fn a_read_from_a_server_that_accepts_and_never_answers_ends_after_the_time
     let requests = remote.server.requests() - before;
     assert!(requests <= 3, "{requests}");
 }
+
+#[tokio::test]
+async fn a_response_without_an_end_fails_after_a_few_bytes_more_than_the_expected_ones() {
+    for (status, expected) in [
+        ("206 Partial Content", "bytes at offset"),
+        ("403 Forbidden", "the response has more than 1048576 bytes"),
+        ("429 Too Many Requests", "the response has more than 1048576 bytes"),
+    ] {
+        let mut remote = Remote::new().await;
+        remote.fixture.config.max_retries = 0;
+        let location = Location::parse(&remote.server.url("a.parquet"), &remote.fixture.config).unwrap();
+        let snapshot = Arc::clone(remote.reader.snapshot());
+        let reader = Reader::new(snapshot, location, &remote.fixture.state, remote.fixture.config.clone());
+        remote.server.send_endlessly(status);
+        let error = read_all(&reader).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{status}: {error}");
+        // Buffers of the sockets have some megabytes.
+        let sent = remote.server.endless_bytes();
+        assert!((1..32 << 20).contains(&sent), "{status}: {sent} bytes");
+    }
+}

@@ -135,7 +135,7 @@ async fn before_the_recovery_reads_are_misses_and_writes_are_rejected_and_no_fil
         assert!(!has(&disk, entry, 1, 1000).await);
         assert_eq!(put(&disk, entry, &[1], 1000).await, Outcome::Recovering);
     }
-    let mut waiting = Box::pin(disk.put_or_wait(1 << 120, vec![section(1 << 120, 1, 1000)], LOAD_TIME));
+    let mut waiting = Box::pin(disk.write_space(4096));
     assert!(waiting.as_mut().now_or_never().is_none(), "it waits for the recovery");
     assert!(!disk.is_recovered());
     assert_eq!(fixture.on_disk(), paths);
@@ -143,7 +143,9 @@ async fn before_the_recovery_reads_are_misses_and_writes_are_rejected_and_no_fil
     drop(hanging);
     recovery.await.unwrap();
     assert!(disk.is_recovered());
-    assert_eq!(waiting.await, Outcome::Present);
+    let space = waiting.await;
+    let sections = vec![section(1 << 120, 1, 1000)];
+    assert_eq!(disk.put_within(space, 1 << 120, sections, LOAD_TIME).await, Outcome::Present);
     assert_eq!((fixture.on_disk(), disk.pinned_bytes()), (paths, 4096));
     for entry in 1..=20 {
         assert!(has(&disk, entry << 120, 1, 1000).await);

@@ -59,10 +59,28 @@ async fn writes_over_the_queue_limit_are_rejected_but_one_is_always_accepted() {
         std::thread::yield_now();
     }
     assert_eq!(disk.put(2, vec![section(2, 1, 10)], LOAD_TIME).now_or_never(), Some(Outcome::Busy));
-    let mut waiting = Box::pin(disk.put_or_wait(3, vec![section(3, 1, 10)], LOAD_TIME));
+    let mut waiting = Box::pin(disk.write_space(10));
     assert!(waiting.as_mut().now_or_never().is_none(), "it waits for space in the queue");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);
-    assert_eq!(waiting.await, Outcome::Written);
+    let space = waiting.await;
+    assert_eq!(disk.put(2, vec![section(2, 1, 4000)], LOAD_TIME).now_or_never(), Some(Outcome::Busy));
+    assert_eq!(disk.put_within(space, 3, vec![section(3, 1, 10)], LOAD_TIME).await, Outcome::Written);
     assert_eq!(put(&disk, 2, &[1], 10).await, Outcome::Written);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sections_that_need_more_than_their_space_in_the_queue_take_what_is_free() {
+    let fixture = Fixture::new();
+    let config = DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 10 << 10, ..patient() };
+    let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
+    let (small, other) = (disk.write_space(1 << 10).await, disk.write_space(6 << 10).await);
+    let sections = vec![section(1, 1, 5000)];
+    assert!((4 << 10..8 << 10).contains(&Disk::file_bytes(&sections)));
+    assert_eq!(disk.put_within(small, 1, sections.clone(), LOAD_TIME).await, Outcome::Busy);
+    let small = disk.write_space(1 << 10).await;
+    drop(other);
+    assert_eq!(disk.put_within(small, 1, sections, LOAD_TIME).await, Outcome::Written);
+    // All space is free again.
+    assert!(disk.write_space(10 << 10).now_or_never().is_some());
 }
