@@ -9,7 +9,8 @@ use datafusion_common::{
     tree_node::{TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    Expr, ExprSchemable, Operator, execution_props::ExecutionProps, simplify::SimplifyContext,
+    Expr, ExprSchemable, Operator, execution_props::ExecutionProps, expr::Like, lit,
+    simplify::SimplifyContext,
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
@@ -27,7 +28,7 @@ use crate::{
     Error,
     expression_identity::identity_of,
     functions,
-    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes},
+    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes, WILDCARDS},
     guard::guarded,
     lower::{lowered, one_row, value_of},
     planner::Context,
@@ -43,6 +44,8 @@ const MAX_DEPTH: usize = 50;
 const MAX_NODES: u64 = 20_000;
 /// Maximum [complexity](Expression::complexity) of an expression. Compiling one takes up to 2.5 s.
 pub const MAX_COMPLEXITY: u64 = 500_000;
+/// Maximum number of wildcards in a pattern of LIKE. The time to match a text is proportional to it.
+const MAX_WILDCARDS: usize = 100;
 /// Stack size for compilation, in bytes: the passes over an expression are recursive.
 const STACK_BYTES: usize = 64 << 20;
 
@@ -217,16 +220,27 @@ impl Expanded {
             _ if doubles => 2,
             _ => 1,
         };
-        let nodes = nodes.saturating_mul(copies).saturating_add(1);
+        // The operand of CASE may become a part of one comparison per branch.
+        let (mut of_branches, mut complexity_of_branches) = (0_u64, 0_u64);
+        if let Expr::Case(case) = expression
+            && let Some(operand) = &case.expr
+        {
+            let (operand, branches) = (Self::of(operand), case.when_then_expr.len() as u64);
+            of_branches = operand.nodes.saturating_mul(branches);
+            complexity_of_branches = operand.complexity.saturating_mul(branches);
+        }
+        let nodes = nodes.saturating_mul(copies).saturating_add(of_branches).saturating_add(1);
+        let complexity = complexity.saturating_add(complexity_of_branches);
         Self { nodes, complexity: complexity.saturating_mul(copies).saturating_add(nodes) }
     }
 }
 
-/// Checks constant arithmetic and the constant arguments of functions, so that their errors are errors of compilation.
+/// Checks constant arithmetic, the constant arguments of functions and the patterns of LIKE, so that their errors are errors of
+/// compilation.
 ///
 /// # Errors
-/// [`Error::Failed`] for an overflow, and [`Error::Invalid`] for an argument that has to be a constant or has a value that
-/// the function refuses.
+/// [`Error::Failed`] for an overflow, and [`Error::Invalid`] for an argument or a pattern that has to be a constant or has a value that
+/// is refused.
 fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
     let row = one_row()?;
     let mut refused = None;
@@ -238,6 +252,7 @@ fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
             {
                 value_of(part, &row).err().map(|error| Error::from_evaluation(&error))
             }
+            Expr::Like(like) => check_pattern(like, &row).err(),
             Expr::ScalarFunction(call) if functions::has_constant_arguments(call.name()) => {
                 match call.args[1..].iter().find(|argument| !matches!(argument, Expr::Literal(..))) {
                     Some(argument) => {
@@ -260,6 +275,26 @@ fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     refused.map_or(Ok(()), Err)
+}
+
+/// Checks that the pattern of LIKE is a constant of limited size. A pattern becomes a regular expression, and compiling one for each row
+/// takes long.
+fn check_pattern(like: &Like, row: &RecordBatch) -> Result<(), Error> {
+    let Expr::Literal(pattern, _) = &*like.pattern else {
+        return Err(Error::invalid(format!(
+            "LIKE: the pattern {} must be a constant; compare columns with contains, starts_with or ends_with",
+            like.pattern
+        )));
+    };
+    let wildcards = pattern.try_as_str().flatten().unwrap_or_default().matches(WILDCARDS).count();
+    if wildcards > MAX_WILDCARDS {
+        return Err(Error::invalid(format!(
+            "LIKE: the pattern has {wildcards} wildcards, expected at most {MAX_WILDCARDS}"
+        )));
+    }
+    let of_text = Like { expr: Box::new(lit("")), ..like.clone() };
+    value_of(&Expr::Like(of_text), row).map_err(|error| Error::invalid(format!("LIKE: {error}")))?;
+    Ok(())
 }
 
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {

@@ -2,9 +2,14 @@
 
 use std::{sync::Arc, vec};
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{
+    Array, ArrayRef, RecordBatch, RecordBatchOptions,
+    cast::AsArray,
+    types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type},
+};
+use arrow_buffer::ArrowNativeType;
 use arrow_cast::cast;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, DataType};
 use arrow_select::concat::concat;
 
 use crate::{
@@ -12,6 +17,9 @@ use crate::{
     growth::{SLICE_COST, slices},
     nan::batch_with_one_nan,
 };
+
+/// Size of shared text that is not copied, in bytes.
+const SHARED_TEXT_BYTES: usize = 64 << 10;
 
 impl Expression {
     /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
@@ -61,6 +69,7 @@ impl<'a> Evaluation<'a> {
     /// [`Error::Failed`] if the expression has no result for one of its rows.
     pub fn step(&mut self) -> Result<(), Error> {
         let Some(batch) = self.waiting.next() else { return Ok(()) };
+        let batch = with_own_text(batch).map_err(|error| failed(&error))?;
         let values = self.expression.physical.evaluate(&batch);
         let array = values.and_then(|values| values.into_array(batch.num_rows()));
         let array = array.map_err(|error| Error::from_evaluation(&error))?;
@@ -88,6 +97,39 @@ impl<'a> Evaluation<'a> {
                 concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|error| failed(&error))
             }
         }
+    }
+}
+
+/// Copies the text columns of a slice that is a small part of its chunk. DataFusion's functions reserve memory for the text of the whole
+/// chunk, for each of their arguments.
+fn with_own_text(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+    if !batch.columns().iter().any(shares_text) {
+        return Ok(batch);
+    }
+    let copied = |column: &ArrayRef| match shares_text(column) {
+        true => concat(&[column, &column.slice(0, 0)]),
+        false => Ok(Arc::clone(column)),
+    };
+    let columns = batch.columns().iter().map(copied).collect::<Result<Vec<_>, _>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(batch.schema(), columns, &options)
+}
+
+/// True if a column refers to much more text than its rows have.
+fn shares_text(column: &ArrayRef) -> bool {
+    fn is_part<T: ByteArrayType>(column: &ArrayRef) -> bool {
+        let array = column.as_bytes::<T>();
+        let offsets = array.value_offsets();
+        let own = (offsets[offsets.len() - 1] - offsets[0]).as_usize();
+        array.values().len() > 2 * own + SHARED_TEXT_BYTES
+    }
+    match column.data_type() {
+        DataType::Utf8 => is_part::<Utf8Type>(column),
+        DataType::LargeUtf8 => is_part::<LargeUtf8Type>(column),
+        DataType::Binary => is_part::<BinaryType>(column),
+        DataType::LargeBinary => is_part::<LargeBinaryType>(column),
+        DataType::Struct(_) => column.as_struct().columns().iter().any(shares_text),
+        _ => false,
     }
 }
 

@@ -9,10 +9,13 @@ use datafusion_common::{
     DFSchema, Result, ScalarValue,
     tree_node::{TreeNode, TreeNodeRecursion},
 };
-use datafusion_expr::{Expr, ExprSchemable};
+use datafusion_expr::{Expr, ExprSchemable, expr::Like};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
+
+/// Wildcards of the patterns of LIKE.
+pub(crate) const WILDCARDS: [char; 2] = ['%', '_'];
 
 /// Size of a value that counts as one in the cost of an evaluation, in bytes.
 pub(crate) const BYTES_PER_VALUE: u64 = 4;
@@ -158,8 +161,16 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
         }
         // `||`. The results of all other operators have a fixed width.
         (Expr::BinaryExpr(_), None) => sum().plus(&Growth::of_rows(2 * TEXT_BYTES)),
-        // Separators and the replacements of `translate` can make the result longer than its inputs.
-        (Expr::ScalarFunction(call), None) if matches!(call.name(), "concat_ws" | "translate") => {
+        // A separator precedes each argument except the first.
+        (Expr::ScalarFunction(call), None) if call.name() == "concat_ws" => {
+            let (separators, args) =
+                (children.len().saturating_sub(2) as u64, children.get(1..).unwrap_or_default());
+            let separators = children.first().cloned().unwrap_or_default().times(separators);
+            let text = args.iter().fold(separators, Growth::plus);
+            text.plus(&Growth::of_rows(8 + TEXT_BYTES * args.len() as u64))
+        }
+        // A replaced character can have four bytes instead of one.
+        (Expr::ScalarFunction(call), None) if call.name() == "translate" => {
             sum().times(4).plus(&Growth::of_rows(8))
         }
         // Branches of CASE, `concat`, `greatest` and the like.
@@ -169,7 +180,27 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
         }
     };
     *work = std::mem::take(work).plus(&grown);
+    if let Expr::Like(like) = part {
+        let text = children.into_iter().next().unwrap_or_default();
+        *work = std::mem::take(work).plus(&text.times(pattern_states(like)));
+    }
     Ok(grown)
+}
+
+/// Time for each byte of text that a pattern is compared with, as the time in which as many bytes are computed: the number of states of
+/// the regular expression that the pattern becomes. 0 for patterns that become a search for one text.
+fn pattern_states(like: &Like) -> u64 {
+    let Expr::Literal(pattern, _) = &*like.pattern else { return 0 };
+    let pattern = pattern.try_as_str().flatten().unwrap_or_default();
+    let inner = pattern.strip_prefix('%').unwrap_or(pattern);
+    let inner = inner.strip_suffix('%').unwrap_or(inner);
+    if !like.case_insensitive && !inner.contains(WILDCARDS) && !inner.contains('\\') {
+        return 0;
+    }
+    // A wildcard matches any character, which has one to four bytes of several ranges. A letter has up to three forms.
+    let (wildcards, forms) =
+        (pattern.matches(WILDCARDS).count() as u64, if like.case_insensitive { 3 } else { 1 });
+    10 * wildcards + forms * pattern.chars().count() as u64
 }
 
 /// Bytes of the rows of an array. Of a list that is a part of a longer one, only its own items count.

@@ -73,8 +73,6 @@ fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
         }
     } else if let Some(cast) = part.downcast_ref::<CastExpr>() {
         !cast.expr().data_type(schema).is_ok_and(|from| widens(&from, cast.cast_type()))
-    } else if let Some(like) = part.downcast_ref::<LikeExpr>() {
-        !like.pattern().is::<Literal>()
     } else {
         let has_value = part.is::<Column>()
             || part.is::<Literal>()
@@ -82,6 +80,7 @@ fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
             || part.is::<IsNullExpr>()
             || part.is::<IsNotNullExpr>()
             || part.is::<NotExpr>()
+            || part.is::<LikeExpr>()
             || part.is::<InListExpr>();
         !has_value
     };

@@ -66,6 +66,15 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
             in_list.list.extend(zeros);
             Ok(Expr::InList(in_list))
         }
+        // The operand would be compared by its bits, although both zeros are equal.
+        Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr })
+            if operand.get_type(schema)?.is_floating() =>
+        {
+            let branch = |(value, then): (Box<Expr>, _)| {
+                (Box::new(binary(*operand.clone(), Operator::Eq, *value)), then)
+            };
+            Ok(Expr::Case(Case::new(None, when_then_expr.into_iter().map(branch).collect(), else_expr)))
+        }
         Expr::ScalarFunction(call) if call.name() == "nullif" => {
             let [value, other] = &call.args[..] else { return Ok(Expr::ScalarFunction(call)) };
             let null = Expr::Literal(ScalarValue::try_from(&value.get_type(schema)?)?, None);

@@ -180,6 +180,61 @@ fn lists_that_a_cast_widens_are_not_larger_than_estimated() {
 }
 
 #[test]
+fn texts_that_a_function_makes_are_not_larger_than_estimated() {
+    let schema = Schema::new(vec![Field::new("t", DataType::Utf8, true)]);
+    let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..100).map(|row| "é".repeat(row))));
+    let rows = RecordBatch::try_new(Arc::new(schema.clone()), vec![Arc::clone(&column)]).unwrap();
+    let empty = vec!["''"; 200].join(", ");
+    for text in [
+        format!("concat_ws('a separator of some length', t, {empty})"),
+        format!("concat_ws(t, {empty})"),
+        format!("concat({})", vec!["t"; 50].join(", ")),
+        "translate('aaaa' || t, 'a', '𝄞')".to_owned(),
+        "t || t || t".to_owned(),
+        "upper(t)".to_owned(),
+    ] {
+        let expression = Expression::column(&format!("{text} AS y"), &schema).unwrap();
+        let made = array_bytes(&expression.evaluate(&rows).unwrap());
+        let expected = expression.expected_bytes(100, |_| array_bytes(&column));
+        assert!((made..100 * made).contains(&expected), "{text}: {made} bytes, expected {expected}");
+    }
+}
+
+#[test]
+fn rows_of_a_long_chunk_need_no_memory_for_its_other_rows() {
+    let schema = Schema::new(vec![Field::new("t", DataType::Utf8, true)]);
+    let column = StringArray::from(vec!["short", &"x".repeat(16 << 20)]);
+    let rows = RecordBatch::try_new(Arc::new(schema.clone()), vec![Arc::new(column)]).unwrap().slice(0, 1);
+    for text in ["concat(t, t, t)", "concat_ws(t, t, t, t)", "concat_ws(',', t, t)"] {
+        let expression = Expression::column(&format!("{text} AS y"), &schema).unwrap();
+        let bytes = expression.evaluate(&rows).unwrap().get_buffer_memory_size();
+        assert!(bytes < 1 << 20, "{text}: {bytes} bytes");
+    }
+}
+
+#[test]
+fn the_pattern_of_like_is_a_constant_of_limited_size() {
+    let schema =
+        Schema::new(vec![Field::new("t", DataType::Utf8, true), Field::new("u", DataType::Utf8, true)]);
+    let compiled = |text: &str| Expression::filter(text, &schema);
+    for text in ["t LIKE u", "t LIKE '%' || u", "t NOT ILIKE u", "t IS NULL OR t LIKE u"] {
+        let error = compiled(text).unwrap_err().to_string();
+        assert!(error.contains("must be a constant") && error.contains("starts_with"), "{text}: {error}");
+    }
+    for (wildcards, is_accepted) in
+        [("%".repeat(100), true), ("_".repeat(100), true), ("_".repeat(101), false)]
+    {
+        for operator in ["LIKE", "ILIKE"] {
+            let compiled = compiled(&format!("t {operator} 'a{wildcards}'"));
+            assert_eq!(compiled.is_ok(), is_accepted, "{operator} {wildcards}");
+            let refused = compiled.err().map_or_else(String::new, |error| error.to_string());
+            assert!(is_accepted || refused.contains("101 wildcards, expected at most 100"), "{refused}");
+        }
+    }
+    assert!(compiled("t LIKE 'a' || '%'").is_ok(), "constants are combined");
+}
+
+#[test]
 fn struct_fields_are_accessible_and_null_for_a_null_struct() {
     assert_eq!(values("place['city']"), ["Ulm", "NULL", "NULL", ""]);
     assert_eq!(values("place.city"), ["Ulm", "NULL", "NULL", ""]);

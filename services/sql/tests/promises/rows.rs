@@ -266,6 +266,16 @@ fn both_zeros_are_equal_in_lists_and_an_expansion_has_a_limit() {
     for text in ["f IN (0e0, 1e0)", "f IN (-0e0, 1e0)", "f IN (-0e0, f + 1e0)", "f = 0e0"] {
         assert_eq!(evaluate(text, &zeros).unwrap().as_boolean().true_count(), 2, "{text}");
     }
+    for text in [
+        "CASE f WHEN 0e0 THEN 1 ELSE 2 END",
+        "CASE f WHEN -0e0 THEN 1 ELSE 2 END",
+        "CASE f WHEN 1e0 THEN 3 WHEN 0e0 THEN 1 ELSE 2 END",
+        "CASE f WHEN f + 1e0 THEN 3 WHEN -f THEN 1 ELSE 2 END",
+        "CASE f WHEN NULL THEN 3 WHEN 0e0 THEN 1 END",
+    ] {
+        let text = format!("({text}) = 1");
+        assert_eq!(evaluate(&text, &zeros).unwrap().as_boolean().true_count(), 2, "{text}");
+    }
     let list = format!("({})", vec!["c"; 300].join(", "));
     let nested = format!("((c IN {list}) IN {list}) IN {list} AS y");
     let refused = Expression::column(&nested, &batch(&zeros).schema()).unwrap_err();
