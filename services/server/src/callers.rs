@@ -1,12 +1,13 @@
 //! Work in progress of each caller, limited so that one caller leaves room for the others.
 //!
 //! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
-//! hold nothing of it.
+//! hold nothing of it. [`Permits`] are for operations that callers wait for.
 
 mod account;
 mod caller;
 mod charge;
 mod held;
+mod permits;
 mod resource;
 
 use std::{sync::Arc, time::Duration};
@@ -18,6 +19,7 @@ pub(crate) use account::Account;
 pub(crate) use caller::Caller;
 pub(crate) use charge::{Charge, MessageCharges, SharedCharge, WeakCharge};
 use held::{Amounts, HeldAmounts};
+pub(crate) use permits::Permits;
 use resource::Reserve;
 pub(crate) use resource::Resource;
 

@@ -1,15 +1,16 @@
-//! Explanations of batches for clients of a running server, with a concurrency limit and a timeout.
+//! Explanations of batches for clients of a running server, with a timeout and a concurrency limit that callers share fairly.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use forebay_explain::{At, Explained, Format, JobList, JobRecord, Summary, check_pinned};
 use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
-use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::{
     Error,
     auth::Access,
+    callers::Permits,
     reads,
     registry::datasets::Datasets,
     registry::jobs::{Found, Jobs},
@@ -23,7 +24,7 @@ pub(crate) struct Explainer {
     loader: Loader,
     pool: Pool,
     jobs: Jobs,
-    running: Arc<Semaphore>,
+    permits: Permits,
     limits: Arc<Limits>,
 }
 
@@ -35,8 +36,8 @@ impl Explainer {
         jobs: Jobs,
         limits: Arc<Limits>,
     ) -> Self {
-        let running = Arc::new(Semaphore::new(limits.max_concurrent_explains));
-        Self { datasets, loader, pool, jobs, running, limits }
+        let permits = Permits::new(limits.max_concurrent_explains, limits.max_queued_explains);
+        Self { datasets, loader, pool, jobs, permits, limits }
     }
 
     /// Jobs whose datasets the caller may read, as JSON of a [`JobList`]. There can be thousands, so they are encoded on the pool.
@@ -69,7 +70,7 @@ impl Explainer {
                 explained.summary(&self.loader, &self.pool, Flow::of(access.tenant()), max_listed_rows).await;
             summary.map_err(|error| self.datasets.read_error(reads::of_train(train), error))
         };
-        self.bounded(summary).await
+        self.bounded(access, summary).await
     }
 
     /// Exports a batch of a pinned request.
@@ -86,7 +87,7 @@ impl Explainer {
             let flow = Flow::of(access.tenant());
             explained.export(&self.pool, flow, format, max_bytes).await.map_err(Error::from)
         };
-        self.bounded(export).await
+        self.bounded(access, export).await
     }
 
     async fn explained(&self, access: &Access, train: &v1::Train, at: At) -> Result<Arc<Explained>, Error> {
@@ -100,18 +101,33 @@ impl Explainer {
         explained.map(Arc::new).map_err(|error| self.datasets.read_error(reads::of_train(train), error))
     }
 
-    /// Runs `work` within the concurrency limit and the timeout.
-    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let queued = async {
-            let closed = |_| Error::unavailable("the server is stopping");
-            let _permit = self.running.acquire().await.map_err(closed)?;
-            work.await
+    /// Runs `work` within the timeout, once the caller has a permit. The wait for the permit is limited to the same time.
+    async fn bounded<T>(
+        &self,
+        access: &Access,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let (caller, limit) = (access.caller(), self.limits.explain_timeout);
+        let advice = "try again, or run `forebay explain` without --server";
+        let _permit = match timeout(limit, self.permits.acquire(&caller)).await {
+            Ok(Some(permit)) => permit,
+            Ok(None) => {
+                let max_queued = self.limits.max_queued_explains;
+                return Err(Error::busy(format!(
+                    "{max_queued} explanations are queued (limits.max_queued_explains), and no caller has more of them than \
+                     {caller}; {advice}"
+                )));
+            }
+            Err(_) => {
+                return Err(Error::busy(format!(
+                    "the explanation was queued for {limit:?} (limits.explain_timeout) because other explanations are running \
+                     (limits.max_concurrent_explains); {advice}"
+                )));
+            }
         };
-        let limit: Duration = self.limits.explain_timeout;
-        tokio::time::timeout(limit, queued).await.unwrap_or_else(|_| {
+        timeout(limit, work).await.unwrap_or_else(|_| {
             Err(Error::unavailable(format!(
-                "the batch was not rebuilt within {limit:?} (limits.explain_timeout) because the server is busy; try again, or run \
-                 `forebay explain` without --server"
+                "the batch was not rebuilt within {limit:?} (limits.explain_timeout) because the server is busy; {advice}"
             )))
         })
     }

@@ -52,6 +52,8 @@ pub(crate) use subscribers::Subscribers;
 /// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
 pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
     let limits = &context.services.limits;
+    // An explanation is queued for at most its timeout.
+    let explain_time = limits.explain_timeout.saturating_mul(2);
     let openapi::Routes { probes, api, .. } = openapi::routes();
     let authenticated_routes = api
         .merge(page::routes())
@@ -63,7 +65,7 @@ pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
         .merge(authenticated_routes)
         .layer(DefaultBodyLimit::max(limits.max_request_bytes))
         .layer(from_fn_with_state(
-            limits.request_timeout.saturating_add(limits.explain_timeout),
+            limits.request_timeout.saturating_add(explain_time),
             response::with_timeout,
         ))
         .layer(from_fn_with_state(host_check, host_check::check))

@@ -179,7 +179,8 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Maximum total size of answers that are not yet sent completely, in bytes. It counts all answers over gRPC and HTTP, except
     /// training batches and batches for workers of queues. It also counts requests to batch queues until the worker's answer:
-    /// their keys, their columns, and the estimated size of their features. Requests of low priority to batch queues
+    /// their keys, their columns, and the estimated size of their features. While a DoExchange stream of lookups is open, it counts
+    /// the columns and expressions of its request, if they have more than 16 KiB. Requests of low priority to batch queues
     /// may use half of this limit. One caller may use 7/8 of it. It is therefore at least 8/7 of `max_explain_bytes` and of
     /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
@@ -215,14 +216,19 @@ pub struct Limits {
     /// Maximum number of open snapshots in addition to the current one of each dataset, over all datasets of the server. If it is
     /// reached, opening another one closes one of them, which is reopened when a request needs it. Default: 64.
     pub max_pinned_snapshots: usize,
-    /// Maximum number of job records kept for `forebay explain`; the least recently seen are removed first. 0 disables job records.
-    /// Default: 10,000.
+    /// Maximum number of job records kept for `forebay explain`. Of the dataset with the most records, the least recently seen one is
+    /// removed first. 0 disables job records. Default: 10,000.
     pub max_jobs: usize,
-    /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. Default: 2.
+    /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. Of several, one
+    /// caller can have all but one. A queued request of the caller with the fewest running ones is next. Default: 2.
     pub max_concurrent_explains: usize,
+    /// Maximum number of queued explanations over HTTP. Above it, the newest request of the caller with the most of them is rejected.
+    /// Default: 64.
+    pub max_queued_explains: usize,
     /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 128 MiB.
     pub max_explain_bytes: u64,
-    /// Maximum time of an explanation over HTTP, including its wait for memory. Default: 60 s.
+    /// Maximum time of an explanation over HTTP, including its wait for memory. Before it begins, it is queued for at most the
+    /// same time. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub explain_timeout: Duration,
     /// Maximum time that a call waits for a dataset that is being opened. Default: 60 s.
@@ -264,6 +270,7 @@ impl Default for Limits {
             max_pinned_snapshots: 64,
             max_jobs: 10_000,
             max_concurrent_explains: 2,
+            max_queued_explains: 64,
             max_explain_bytes: 128 << 20,
             explain_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(60),

@@ -450,16 +450,12 @@ impl OnlineDataset {
         &self,
         snapshot: &LoadedSnapshot,
         key: &[u8],
-        selection: &v1::Train,
         tenant: Tenant,
     ) -> Result<(Arc<LookupRows>, Arc<AtomicU64>), Error> {
-        let View { rows, last_use, .. } = {
-            let fresh = || View::new(selection.clone(), tenant);
-            snapshot.views.lock().entry(key.to_vec()).or_insert_with(fresh).clone()
-        };
+        let View { selection, rows, last_use, .. } = snapshot.view(key, tenant)?;
         // Removes the view if loading fails, or if this call is cancelled.
         let loading = snapshot.loading(key, rows);
-        let load = || self.load_view(key, selection, tenant, &snapshot.reader, Some(snapshot));
+        let load = || self.load_view(key, &selection, tenant, &snapshot.reader, Some(snapshot));
         let loaded = Arc::clone(loading.rows.get_or_try_init(load).await?);
         drop(loading);
         let mut views = snapshot.views.lock();

@@ -36,9 +36,9 @@ pub struct Lookup {
 #[derive(Clone)]
 struct DatasetLookup {
     online: OnlineDataset,
-    selection: v1::Train,
     /// Names of the caller's key columns; empty for the names of the dataset's key.
     columns: Vec<String>,
+    /// The selection in its encoded form. A lookup can exist for as long as a stream of its caller, and the decoded form is larger.
     view: ViewKey,
     /// Snapshot and rows of the last answer, with the last-use clock of their view.
     last: Option<(Weak<LoadedSnapshot>, Weak<LookupRows>, Arc<AtomicU64>)>,
@@ -66,9 +66,8 @@ impl OnlineDataset {
     ///
     /// `key` names the caller's key columns, in the order of the dataset's key; empty for the names of the dataset's key.
     pub fn lookup(&self, selection: &v1::Train, key: Vec<String>) -> Lookup {
-        let selection = super::dataset::selection(self.dataset(), selection);
-        let view = view_key(&selection);
-        let dataset = DatasetLookup { online: self.clone(), selection, columns: key, view, last: None };
+        let view = view_key(&super::dataset::selection(self.dataset(), selection));
+        let dataset = DatasetLookup { online: self.clone(), columns: key, view, last: None };
         Lookup { datasets: vec![dataset], request_columns: None, schema: None, tenant: Tenant::SERVER }
     }
 }
@@ -92,6 +91,15 @@ impl Lookup {
     #[must_use]
     pub fn of_tenant(self, tenant: Tenant) -> Self {
         Self { tenant, ..self }
+    }
+
+    /// Memory of the selections and of the names of the caller's key columns, in bytes.
+    pub fn request_bytes(&self) -> u64 {
+        let bytes = |dataset: &DatasetLookup| {
+            let names = dataset.columns.iter().map(|name| size_of::<String>() + name.len());
+            dataset.view.len() + names.sum::<usize>()
+        };
+        self.datasets.iter().map(bytes).sum::<usize>() as u64
     }
 
     /// Tenant of the work for large answers.
@@ -338,7 +346,7 @@ impl DatasetLookup {
             self.online.record_use(last_use);
             return Ok(Source { snapshot: current, rows });
         }
-        let (rows, last_use) = self.online.view(&current, &self.view, &self.selection, tenant).await?;
+        let (rows, last_use) = self.online.view(&current, &self.view, tenant).await?;
         // Weak references, so that an idle lookup does not keep an outdated snapshot in memory.
         self.last = Some((Arc::downgrade(&current), Arc::downgrade(&rows), last_use));
         Ok(Source { snapshot: current, rows })

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use forebay_loader::{LookupReservation, LookupRows, Tenant};
+use forebay_loader::{Error, LookupReservation, LookupRows, Tenant};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ pub(super) struct LoadedSnapshot {
 /// Rows of a snapshot for one selection, loaded on first use.
 #[derive(Clone)]
 pub(super) struct View {
-    pub(super) selection: v1::Train,
+    pub(super) selection: Arc<v1::Train>,
     pub(super) rows: Rows,
     /// Time of the last use in microseconds since the dataset was created; 0 for a view without uses.
     pub(super) last_use: Arc<AtomicU64>,
@@ -50,14 +50,30 @@ pub(super) type ViewKey = Vec<u8>;
 impl View {
     /// A view that is not loaded, of `tenant`.
     pub(super) fn new(selection: v1::Train, tenant: Tenant) -> Self {
-        let loaded_by = tenant.id();
-        Self { selection, rows: Arc::default(), last_use: Arc::default(), is_declared: false, loaded_by }
+        Self {
+            selection: Arc::new(selection),
+            rows: Arc::default(),
+            last_use: Arc::default(),
+            is_declared: false,
+            loaded_by: tenant.id(),
+        }
     }
 }
 
 impl LoadedSnapshot {
     pub(super) fn id(&self) -> &str {
         self.reader.snapshot().id()
+    }
+
+    /// Returns the view with `key`. A new one belongs to `tenant` and is not loaded.
+    pub(super) fn view(&self, key: &[u8], tenant: Tenant) -> Result<View, Error> {
+        let known = self.views.lock().get(key).cloned();
+        if let Some(view) = known {
+            return Ok(view);
+        }
+        let view = View::new(selection(key)?, tenant);
+        // Another call may have added the view in the meantime.
+        Ok(self.views.lock().entry(key.to_vec()).or_insert(view).clone())
     }
 
     /// Returns a guard for a call that loads the view with `key` and these rows, or waits for them.
@@ -160,4 +176,10 @@ pub(super) fn surplus(
 /// Returns the key of a selection's view.
 pub(super) fn view_key(selection: &v1::Train) -> ViewKey {
     Encoding::Protobuf.encode(selection)
+}
+
+/// Returns the selection of the view with `key`.
+fn selection(key: &[u8]) -> Result<v1::Train, Error> {
+    let decoded = Encoding::Protobuf.decode("Train", key);
+    decoded.map_err(|error| Error::Internal(format!("the key of a view: {error}")))
 }

@@ -182,6 +182,22 @@ async fn views_whose_loading_was_cancelled_take_no_place() {
 }
 
 #[tokio::test]
+async fn a_lookup_keeps_its_request_once_and_loads_its_view_from_it() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..100, 1)).await;
+    let online = online_with_views(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default(), &[]);
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    // A filter with many spaces.
+    let wanted = Train { filter: format!("{:50000}", "user_id = 1"), ..view("version") };
+    let mut lookup = online.lookup(&wanted, vec!["user_id".to_owned()]);
+    let bytes = lookup.request_bytes();
+    assert!((50_000..50_200).contains(&bytes), "{bytes}");
+    let answer = lookup.look_up(&ids([1, 2])).await.unwrap();
+    assert_eq!((rows(&answer)["version"].as_primitive::<Int64Type>().value(0), answer.found), (1, vec![1]));
+    assert_eq!(lookup.clone().join(lookup).request_bytes(), 2 * bytes);
+}
+
+#[tokio::test]
 async fn one_tenant_leaves_an_eighth_of_the_views_to_others_and_all_callers_without_tokens_have_all() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..100, 1)).await;

@@ -1858,6 +1858,15 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Too many explanations are queued, or this one was queued for longer than `limits.explain_timeout`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
             /** @description The explanation took longer than `limits.explain_timeout`. */
             504: {
                 headers: {
@@ -1961,6 +1970,15 @@ export interface operations {
             };
             /** @description The batch exceeds `limits.max_explain_bytes`. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many explanations are queued, or this one was queued for longer than `limits.explain_timeout`. */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

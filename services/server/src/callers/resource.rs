@@ -19,7 +19,8 @@ pub(crate) enum Resource {
     Subscribers,
     /// Bytes of requests until they are complete. A message of a DoExchange stream counts until the server asks for the next one.
     IncomingBytes,
-    /// Bytes of answers that clients have not received, and of requests that wait in batch queues.
+    /// Bytes of answers that clients have not received, of requests that wait in batch queues, and of large requests of open lookup
+    /// streams.
     UnsentBytes,
 }
 

@@ -2,6 +2,7 @@
 
 mod callers;
 mod lookups;
+mod reply_rows;
 mod stream;
 mod workers;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 use arrow_flight::FlightData;
 use forebay_proto::{Encoding, v1::Command};
 use futures::{StreamExt, stream as streams};
+use prost::Message;
 use tonic::{Response, Status, Streaming};
 
 use self::stream::{Exchange, Messages};
@@ -50,11 +52,17 @@ pub(super) async fn exchange(
         .unless_drained(tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, messages.message()))
         .await?;
     let late = |_| Error::timeout(format!("received no descriptor within {FIRST_MESSAGE_TIMEOUT:?}"));
-    let first = first.map_err(late)??.ok_or_else(missing)?;
-    let command =
-        first.flight_descriptor.as_ref().map(|descriptor| descriptor.cmd.clone()).unwrap_or_default();
-    let encoding = Encoding::of(&command);
-    let command: Command = encoding.decode("Command", &command).map_err(Error::from)?;
+    let mut first = first.map_err(late)??.ok_or_else(missing)?;
+    let descriptor = first.flight_descriptor.take().unwrap_or_default();
+    // The message itself has the higher limit of keys and replies.
+    let max_bytes = context.services.limits.max_request_bytes;
+    if descriptor.encoded_len() > max_bytes {
+        let message = format!("the descriptor is longer than {max_bytes} bytes (limits.max_request_bytes)");
+        return Err(Error::limit(message).into());
+    }
+    let encoding = Encoding::of(&descriptor.cmd);
+    let command: Command = encoding.decode("Command", &descriptor.cmd).map_err(Error::from)?;
+    drop(descriptor);
     // The first message may also hold the schema, so it is read again.
     let messages = streams::iter([Ok(first)]).chain(messages).boxed();
     let is_worker = command.worker.is_some();

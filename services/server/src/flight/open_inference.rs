@@ -4,7 +4,7 @@
 
 mod tensors;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema};
@@ -15,7 +15,7 @@ use forebay_inference::{
 use forebay_loader::WireBatch;
 use forebay_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
-    ModelReadyRequest, infer_parameter::ParameterChoice,
+    ModelReadyRequest, infer_parameter::ParameterChoice, model_infer_request::InferRequestedOutputTensor,
 };
 use prost::Message;
 use tonic::Response;
@@ -29,6 +29,38 @@ use crate::{
     registry::queues::Served,
     traces::{Trace, number},
 };
+
+/// Maximum number of outputs that a request names. A request for all columns of the reply names none.
+const MAX_OUTPUTS: usize = 1024;
+
+/// Part of a request that its answer needs. The inputs, which are larger, are dropped before the request waits.
+struct Expected {
+    model_name: String,
+    id: String,
+    /// Names of the outputs; empty for all.
+    outputs: Vec<String>,
+    /// True if the values of the outputs are raw, as those of the inputs.
+    is_raw: bool,
+}
+
+impl From<ModelInferRequest> for Expected {
+    fn from(request: ModelInferRequest) -> Self {
+        Self {
+            model_name: request.model_name,
+            id: request.id,
+            outputs: request.outputs.into_iter().map(|output| output.name).collect(),
+            is_raw: !request.raw_input_contents.is_empty(),
+        }
+    }
+}
+
+impl Expected {
+    /// Size in bytes.
+    fn bytes(&self) -> u64 {
+        let outputs: usize = self.outputs.iter().map(|name| size_of::<String>() + name.len()).sum();
+        (self.model_name.len() + self.id.len() + outputs) as u64
+    }
+}
 
 /// Returns the queue that a request names as its model.
 ///
@@ -86,20 +118,24 @@ pub(super) async fn infer(
 ) -> Result<Response<ModelInferResponse>, Error> {
     let caller = access.caller();
     let served = queue(context, access, &request.model_name, &request.model_version)?;
+    check_outputs(&request.outputs)?;
     let datasets = &context.services.datasets;
     let failed = |error| datasets.read_error(served.reads(), error);
     let mut lookup = context.services.online.lookup_of(datasets, access, &served).await?;
     let columns = columns(&lookup, &served).map_err(failed)?;
-    let keys = batch(&request, &columns)?;
-    let rows = keys.num_rows() as u64;
-    let keys = lookup.encode(&keys).await.map_err(failed)?;
-    let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
+    let batch = batch(&request, &columns)?;
     let (timeout, priority) = (timeout(&request)?, priority(&request)?);
+    let expected = Expected::from(request);
+    let rows = batch.num_rows() as u64;
+    let keys = lookup.encode(&batch).await.map_err(failed)?;
+    drop(batch);
+    let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
     if let Some(trace) = &trace {
-        trace.note("forebay.queue", request.model_name.clone());
+        trace.note("forebay.queue", expected.model_name.clone());
         trace.note("forebay.rows", number(rows));
     }
-    let asked = served.queued(&context.services.callers, caller.clone(), priority, keys, trace)?;
+    let callers = &context.services.callers;
+    let asked = served.queued(callers, caller.clone(), priority, keys, expected.bytes(), trace)?;
     let pending = served.queue.submit_for(Class { tenant: access.tenant(), priority }, asked, sizes, timeout);
     let pending = pending.map_err(|failure| Error::from(&failure))?;
     let answer = context.services.drain.unless_interrupted(pending.answer()).await?;
@@ -108,16 +144,14 @@ pub(super) async fn infer(
     context.check_access(access, &served.features)?;
     let scored = answer.value;
     let rows = WireBatch::decode(&scored.schema, &scored.rows.data_header, &scored.rows.data_body)?;
-    let is_raw = !request.raw_input_contents.is_empty();
-    let wanted: Vec<&str> = request.outputs.iter().map(|output| output.name.as_str()).collect();
-    let packed = pack_columns(&selected(&rows, &wanted)?, &scored.rows.data_body)?;
-    let (outputs, raw_output_contents) = tensors::outputs(packed, &scored.schema, is_raw)?;
+    let packed = pack_columns(&selected(&rows, &expected.outputs)?, &scored.rows.data_body)?;
+    let (outputs, raw_output_contents) = tensors::outputs(packed, &scored.schema, expected.is_raw)?;
     let snapshot = ParameterChoice::StringParam(scored.features.snapshot.clone());
     let snapshot = InferParameter { parameter_choice: Some(snapshot) };
     let response = ModelInferResponse {
-        model_name: request.model_name,
+        model_name: expected.model_name,
         model_version: String::new(),
-        id: request.id,
+        id: expected.id,
         parameters: [("snapshot".to_owned(), snapshot)].into(),
         outputs,
         raw_output_contents,
@@ -125,7 +159,7 @@ pub(super) async fn infer(
     // The message and its encoded form. The charge of the rows would count against the share of a caller with nothing else.
     drop(scored.charge);
     let bytes = 2 * response.encoded_len() as u64;
-    let charge = context.services.callers.take(&caller, Resource::UnsentBytes, bytes)?;
+    let charge = callers.take(&caller, Resource::UnsentBytes, bytes)?;
     Ok(charged(response, charge))
 }
 
@@ -144,6 +178,28 @@ fn columns(lookup: &Lookup, served: &Served) -> Result<Vec<Field>, forebay_loade
     let keys = lookup.key_columns()?.into_iter().map(|(name, data_type)| Field::new(name, data_type, true));
     let request_columns = served.request_columns.schema().fields().iter();
     Ok(keys.chain(request_columns.map(|field| field.as_ref().clone())).collect())
+}
+
+/// Checks the names of the outputs of a request, because the response has a copy of a column for each name.
+///
+/// # Errors
+/// Invalid, if there are more than [`MAX_OUTPUTS`] names, or two equal ones.
+fn check_outputs(outputs: &[InferRequestedOutputTensor]) -> Result<(), Error> {
+    if outputs.len() > MAX_OUTPUTS {
+        let found = outputs.len();
+        return Err(Error::invalid(format!(
+            "outputs: names {found} outputs, expected at most {MAX_OUTPUTS}"
+        )));
+    }
+    let mut names = HashSet::with_capacity(outputs.len());
+    for InferRequestedOutputTensor { name, .. } in outputs {
+        if !names.insert(name) {
+            return Err(Error::invalid(format!(
+                "outputs: '{name}' is named twice, expected each output once"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Decodes the inputs of a request, one for each of `columns`.
@@ -206,7 +262,7 @@ fn priority(request: &ModelInferRequest) -> Result<Priority, Error> {
 }
 
 /// The columns `wanted`; all if none is named.
-fn selected(rows: &RecordBatch, wanted: &[&str]) -> Result<RecordBatch, Error> {
+fn selected(rows: &RecordBatch, wanted: &[String]) -> Result<RecordBatch, Error> {
     if wanted.is_empty() {
         return Ok(rows.clone());
     }
@@ -218,4 +274,44 @@ fn selected(rows: &RecordBatch, wanted: &[&str]) -> Result<RecordBatch, Error> {
         })
     });
     rows.project(&places.collect::<Result<Vec<_>, _>>()?).map_err(|error| Error::internal(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outputs(names: impl IntoIterator<Item = impl Into<String>>) -> Vec<InferRequestedOutputTensor> {
+        let output = |name: String| InferRequestedOutputTensor { name, ..Default::default() };
+        names.into_iter().map(|name| output(name.into())).collect()
+    }
+
+    #[test]
+    fn an_output_is_named_at_most_once_and_their_number_is_limited() {
+        check_outputs(&outputs([] as [&str; 0])).unwrap();
+        check_outputs(&outputs((0..MAX_OUTPUTS).map(|number| number.to_string()))).unwrap();
+        for (names, expected) in [
+            (vec!["score", "label", "score"], "outputs: 'score' is named twice"),
+            (vec!["", ""], "outputs: '' is named twice"),
+            (vec!["score"; MAX_OUTPUTS + 1], "outputs: names 1025 outputs, expected at most 1024"),
+        ] {
+            let error = check_outputs(&outputs(names)).unwrap_err();
+            assert_eq!(error.grpc_code(), tonic::Code::InvalidArgument);
+            assert!(error.message().starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_answer_needs_the_id_and_the_names_of_the_outputs_which_are_counted() {
+        let request = ModelInferRequest {
+            model_name: "ranker".to_owned(),
+            id: "x".repeat(1000),
+            outputs: outputs(["score", "label"]),
+            raw_input_contents: vec![vec![0_u8; 1 << 20].into()],
+            ..ModelInferRequest::default()
+        };
+        let expected = Expected::from(request);
+        assert_eq!(expected.outputs, ["score", "label"]);
+        assert!(expected.is_raw);
+        assert_eq!(expected.bytes(), 1016 + 2 * size_of::<String>() as u64);
+    }
 }

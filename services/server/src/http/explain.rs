@@ -84,6 +84,9 @@ pub(super) enum Explanation {
     /// The batch exceeds `limits.max_explain_bytes`.
     #[response(status = 413)]
     TooLarge(Problem),
+    /// Too many explanations are queued, or this one was queued for longer than `limits.explain_timeout`.
+    #[response(status = 429)]
+    TooMany(Problem),
     /// The explanation took longer than `limits.explain_timeout`.
     #[response(status = 504)]
     TimedOut(Problem),

@@ -1,5 +1,6 @@
 //! Datasets by name: opened in the background, retried with backoff, refreshed on demand, and added at run time.
 
+mod loads;
 mod opened;
 
 use std::{
@@ -23,6 +24,7 @@ use crate::{
     events::{Event, Events, Kind, Severity},
     settings::Limits,
 };
+use loads::{Key, Loads};
 use opened::{MAX_DATASETS, Record};
 
 pub(crate) use opened::Opened;
@@ -46,7 +48,8 @@ struct Shared {
     refresh_interval: Option<Duration>,
     events: Events,
     /// Readers of snapshots other than the current ones, by dataset and id.
-    pinned: DashMap<(String, String), Reader>,
+    pinned: DashMap<Key, Reader>,
+    loads: Loads<Result<Reader, forebay_storage::Error>>,
 }
 
 struct Dataset {
@@ -56,8 +59,6 @@ struct Dataset {
     seen: parking_lot::Mutex<VecDeque<(String, Instant)>>,
     /// Held while a snapshot is taken. Time at which the last one that succeeded began.
     taking: Mutex<Option<Instant>>,
-    /// Held while a pinned snapshot is loaded, so that concurrent requests load it once.
-    loading: Mutex<()>,
 }
 
 /// State of a dataset.
@@ -100,6 +101,7 @@ impl Datasets {
                 refresh_interval: settings.refresh_interval,
                 events,
                 pinned: DashMap::new(),
+                loads: Loads::new(),
             }),
         })
     }
@@ -283,20 +285,12 @@ impl Datasets {
             return Ok(reader.clone());
         }
         let key = (name.to_owned(), id.to_owned());
-        let pinned = || self.shared.pinned.get(&key).map(|reader| reader.clone());
-        if let Some(reader) = pinned() {
+        if let Some(reader) = self.kept_pinned(&key) {
             return Ok(reader);
         }
-        let _loading = dataset.loading.lock().await;
-        if let Some(reader) = pinned() {
-            return Ok(reader);
-        }
-        match load_snapshot(name, id, &self.shared.state).await {
-            Ok(snapshot) => {
-                let reader = self.reader(dataset, snapshot).await;
-                self.keep_pinned(name, reader.clone());
-                Ok(reader)
-            }
+        let load = || self.load_pinned(dataset, &key);
+        match self.shared.loads.join(&access.caller(), &key, load).await? {
+            Ok(reader) => Ok(reader),
             Err(error @ forebay_storage::Error::UnknownSnapshot { .. }) => {
                 let current = match &*dataset.phase.borrow() {
                     Phase::Open(reader) => format!("the current snapshot is {}", reader.snapshot().id()),
@@ -459,12 +453,29 @@ impl Datasets {
         reader
     }
 
+    /// Loads a pinned snapshot and keeps its reader, unless another call has kept one in the meantime.
+    async fn load_pinned(&self, dataset: &Dataset, key: &Key) -> Result<Reader, forebay_storage::Error> {
+        if let Some(reader) = self.kept_pinned(key) {
+            return Ok(reader);
+        }
+        let (name, id) = key;
+        let snapshot = load_snapshot(name, id, &self.shared.state).await?;
+        let reader = self.reader(dataset, snapshot).await;
+        self.keep_pinned(name, reader.clone());
+        Ok(reader)
+    }
+
+    fn kept_pinned(&self, key: &Key) -> Option<Reader> {
+        self.shared.pinned.get(key).map(|reader| reader.clone())
+    }
+
     fn keep_pinned(&self, name: &str, reader: Reader) {
         let pinned = &self.shared.pinned;
-        if pinned.len() >= self.shared.limits.max_pinned_snapshots {
+        while pinned.len() >= self.shared.limits.max_pinned_snapshots {
             // Any reader can be dropped: it is loaded again from its manifest on demand.
             let any = pinned.iter().next().map(|entry| entry.key().clone());
-            any.and_then(|key| pinned.remove(&key));
+            let Some(key) = any else { break };
+            pinned.remove(&key);
         }
         pinned.insert((name.to_owned(), reader.snapshot().id().to_owned()), reader);
     }
@@ -477,7 +488,6 @@ impl Dataset {
             phase: watch::Sender::new(Phase::Opening { files_done: 0, files: 0 }),
             seen: parking_lot::Mutex::default(),
             taking: Mutex::default(),
-            loading: Mutex::default(),
         }
     }
 

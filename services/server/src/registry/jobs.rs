@@ -1,9 +1,10 @@
 //! Job records in the state, which identify the batches of past jobs.
 
 mod notes;
+mod surplus;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Weak},
 };
 
@@ -14,6 +15,7 @@ use futures::{StreamExt, stream};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::Error;
+use surplus::surplus;
 
 pub(crate) use notes::Notes;
 
@@ -30,6 +32,8 @@ pub(crate) struct Jobs {
     documents: Documents,
     max_jobs: usize,
     known: Arc<Mutex<Known>>,
+    /// Dataset of each record, by the id of the record. An id is a hash of the request and therefore has always the same dataset.
+    datasets: Arc<Mutex<HashMap<String, String>>>,
     last_list: Arc<Mutex<LastList>>,
 }
 
@@ -52,10 +56,16 @@ pub(crate) struct Found {
 }
 
 impl Jobs {
-    /// Opens the records in `state` and limits them to the `max_jobs` most recently written.
+    /// Opens the records in `state` and limits them to `max_jobs`.
     pub(crate) fn new(state: &State, max_jobs: usize) -> Self {
         let documents = state.documents("jobs", "job", MAX_RECORD_BYTES);
-        Self { documents, max_jobs, known: Arc::default(), last_list: Arc::default() }
+        Self {
+            documents,
+            max_jobs,
+            known: Arc::default(),
+            datasets: Arc::default(),
+            last_list: Arc::default(),
+        }
     }
 
     /// Lists all jobs, most recently streamed first. Damaged records are omitted. A caller gets the list of
@@ -121,7 +131,8 @@ impl Jobs {
     /// last call. Concurrent calls read one after the other.
     async fn read(&self, picks: impl Fn(&str) -> bool) -> Result<Vec<JobRecord>, forebay_storage::Error> {
         let mut listed = self.documents.list().await?;
-        listed.truncate(self.max_jobs);
+        // The state has more records than that until the servers remove some.
+        listed.truncate(self.max_jobs.saturating_mul(2));
         listed.sort_by_key(|meta| !picks(&meta.name));
         let mut room = MAX_LISTED_BYTES;
         // Those that are not picked are only kept if they were read before.
@@ -154,7 +165,11 @@ impl Jobs {
         }
         drop(reading);
         let picked = listed.iter().filter(|meta| picks(&meta.name));
-        let mut found: Vec<JobRecord> = picked.filter_map(|meta| known.get(&meta.name)?.1.clone()).collect();
+        let picked: Vec<&JobRecord> = picked.filter_map(|meta| known.get(&meta.name)?.1.as_ref()).collect();
+        let datasets: Vec<_> = picked.iter().map(|record| Some(record.request.dataset.as_str())).collect();
+        let surplus: HashSet<usize> = surplus(&datasets, self.max_jobs).into_iter().collect();
+        let kept = picked.into_iter().enumerate().filter(|(position, _)| !surplus.contains(position));
+        let mut found: Vec<JobRecord> = kept.map(|(_, record)| record.clone()).collect();
         drop(known);
         found.sort_by(|a, b| b.last_seen.total_cmp(&a.last_seen).then_with(|| a.id.cmp(&b.id)));
         Ok(found)
@@ -173,16 +188,45 @@ impl Jobs {
             record.last_seen = before.last_seen.max(record.last_seen);
         }
         self.documents.put(&record.id, &record).await?;
+        self.datasets.lock().await.insert(record.id, record.request.dataset);
         Ok(before.is_none())
     }
 
-    /// Removes the least recently written records above `max_jobs`.
+    /// Removes the records above `max_jobs`: the least recently written ones of the datasets with the most records.
     async fn forget_old(&self) -> Result<(), Error> {
         let listed = self.documents.list().await?;
-        for old in listed.iter().skip(self.max_jobs) {
-            self.documents.delete(&old.name).await?;
+        for position in self.surplus(&listed).await? {
+            self.documents.delete(&listed[position].name).await?;
         }
         Ok(())
+    }
+
+    /// Returns the positions of the records above `max_jobs` in the list of all records. Reads records whose dataset is not known yet.
+    async fn surplus(&self, listed: &[DocumentMeta]) -> Result<Vec<usize>, Error> {
+        let mut known = self.datasets.lock().await;
+        let mut before = std::mem::take(&mut *known);
+        known.extend(listed.iter().filter_map(|meta| before.remove_entry(&meta.name)));
+        if listed.len() <= self.max_jobs {
+            return Ok(Vec::new());
+        }
+        let unknown = listed.iter().map(|meta| &meta.name).filter(|id| !known.contains_key(*id));
+        let unknown: Vec<String> = unknown.cloned().collect();
+        let mut reading = stream::iter(unknown)
+            .map(|id| async move { (self.documents.get::<JobRecord>(&id).await, id) })
+            .buffered(CONCURRENT_READS);
+        while let Some((record, id)) = reading.next().await {
+            match record {
+                Ok(Some(record)) => drop(known.insert(id, record.request.dataset)),
+                // It was deleted since it was listed, or is damaged.
+                Ok(None)
+                | Err(forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        drop(reading);
+        let dataset = |meta: &DocumentMeta| known.get(&meta.name).map(String::as_str);
+        let datasets: Vec<Option<&str>> = listed.iter().map(dataset).collect();
+        Ok(surplus(&datasets, self.max_jobs))
     }
 }
 

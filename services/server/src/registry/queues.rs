@@ -25,7 +25,7 @@ pub(crate) struct Scored {
     pub(crate) schema: SchemaRef,
     pub(crate) rows: FlightData,
     pub(crate) features: Arc<LookupMetadata>,
-    /// Bytes of the rows.
+    /// Bytes of the header and the body of the rows.
     pub(crate) charge: Charge,
     /// Time of the reply.
     pub(crate) replied: Instant,
@@ -36,8 +36,8 @@ pub(crate) struct Scored {
 pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
     pub(crate) caller: Caller,
-    /// Bytes of the keys, of the columns that came with them, and of the features, until the worker's answer, which takes the charge
-    /// over, or until the request ends without one.
+    /// Bytes of the keys, of the columns that came with them, of the features, and of what else the request holds, until the worker's
+    /// answer, which takes the charge over, or until the request ends without one.
     pub(crate) charge: SharedCharge,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,
@@ -119,8 +119,9 @@ impl Queues {
 }
 
 impl Served {
-    /// Charges a request to `caller`. The size of its features is the mean size of a row for each key, because they are looked up
-    /// later. Requests of low priority are refused first.
+    /// Charges a request to `caller`: its keys, their features, and `other_bytes`, which its call holds until the answer. The size of
+    /// the features is the mean size of a row for each key, because they are looked up later. Requests of low priority are refused
+    /// first.
     ///
     /// # Errors
     /// Busy, if the caller holds too much.
@@ -130,10 +131,11 @@ impl Served {
         caller: Caller,
         priority: Priority,
         keys: LookupKeys,
+        other_bytes: u64,
         trace: Option<Trace>,
     ) -> Result<QueuedKeys, Error> {
         let features = keys.answer_bytes().min(self.max_answer_bytes);
-        let bytes = keys.memory_bytes().saturating_add(features);
+        let bytes = keys.memory_bytes().saturating_add(features).saturating_add(other_bytes);
         let charge = callers.take_for(priority, &caller, Resource::UnsentBytes, bytes)?.shared();
         Ok(QueuedKeys { keys: Arc::new(keys), caller, charge, trace })
     }

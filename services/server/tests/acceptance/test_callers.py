@@ -6,8 +6,11 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
+import shutil
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 from typing import Any, Callable, Iterator
@@ -113,6 +116,103 @@ def test_a_refusal_that_is_not_final_has_a_time_to_retry(
             next(call)
         assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert dict(call.trailing_metadata())["retry-after"] == "1"
+
+
+def snapshot(server: Server) -> str:
+    status, body = server.http_get("/api/v1/datasets", authorization="Bearer other")
+    assert status == 200, body
+    return json.loads(body)["datasets"][0]["snapshot"]
+
+
+# Each explanation takes a second, whatever is cached.
+SLOW = '[loader.fault_injection]\ngather = "1s"'
+
+
+class Explanations:
+    """Requests for an explanation, each on a connection of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self.host, self.port = server.http.split(":")
+        train = {"dataset": "users", "snapshot": snapshot(server), "batch_size": 100}
+        self.body = json.dumps({"train": train}).encode()
+
+    def explain(self, token: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+        connection = http.client.HTTPConnection(self.host, int(self.port), timeout=60)
+        connection.request("POST", "/api/v1/explain?step=0", self.body, {"authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        answer = response.status, response.headers, response.read()
+        connection.close()
+        return answer
+
+
+def test_a_token_with_many_slow_explanations_does_not_delay_that_of_another(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    server = start('explain_timeout = "6s"', SLOW, tokens=tokens)
+    explanations, count = Explanations(server), 24
+    # A request is charged until its response begins.
+    pending = lambda: callers(server, "other").get("greedy", {"incoming_bytes": 0})["incoming_bytes"]
+    with ThreadPoolExecutor(count) as executor:
+        greedy = [executor.submit(explanations.explain, "greedy") for _ in range(count)]
+        until(lambda: pending() >= 16 * len(explanations.body))
+        status, _, content = explanations.explain("other")
+        assert status == 200, content
+        assert pending() >= 8 * len(explanations.body), "most of the other explanations have ended before"
+        answers = [each.result() for each in greedy]
+    # They are explained one after the other, and only as many as fit in the time.
+    assert {status for status, _, _ in answers} == {200, 429}
+    late = next(content for status, _, content in answers if status == 429)
+    assert b"was queued for 6s (limits.explain_timeout)" in late
+
+
+def test_above_the_limit_the_queued_explanations_of_the_token_with_the_most_are_rejected(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    server = start("max_concurrent_explains = 1\nmax_queued_explains = 3", SLOW, tokens=tokens)
+    explanations, count = Explanations(server), 12
+    with ThreadPoolExecutor(count) as executor:
+        greedy = [executor.submit(explanations.explain, "greedy") for _ in range(count)]
+        until(lambda: any(each.done() for each in greedy))
+        status, _, content = explanations.explain("other")
+        assert status == 200, content
+        answers = [each.result() for each in greedy]
+    rejected = [(headers, content) for status, headers, content in answers if status == 429]
+    assert 0 < len(rejected) < count and all(status in (200, 429) for status, _, _ in answers)
+    for headers, content in rejected:
+        assert headers["retry-after"] == "1"
+        message = json.loads(content)["error"]
+        assert message.startswith("3 explanations are queued (limits.max_queued_explains), and no caller has more"), message
+        assert "token 'greedy'" in message
+
+
+def test_snapshots_that_do_not_load_delay_no_other_snapshot_of_another_token(
+    start: Callable[..., Server], users: Path, tokens: Path, tmp_path: Path
+) -> None:
+    flags = {"tokens": tokens, "cache_dir": tmp_path / "cache"}
+    server = start("", **flags)
+    first = snapshot(server)
+    server.stop()
+    shutil.copy(users / "a.parquet", users / "b.parquet")
+    hung = [f"{number:032x}" for number in range(5)]
+    for each in hung:
+        # Opening a named pipe that has no writer hangs.
+        os.mkfifo(tmp_path / "cache" / "state" / "snapshots" / "users" / f"{each}.manifest")
+    server = start("", '[storage]\nrequest_timeout = "1h"', **flags)
+    assert snapshot(server) != first
+
+    def plan(token: str, pinned: str) -> fl.FlightInfo:
+        train = {"train": {"dataset": "users", "snapshot": pinned, "batch_size": 100}}
+        with fl.connect(server.location) as client:
+            return client.get_flight_info(fl.FlightDescriptor.for_command(json.dumps(train)), options(token))
+
+    with ThreadPoolExecutor(len(hung) + 1) as executor, contextlib.ExitStack() as stack:
+        # Ends the calls that hang.
+        stack.callback(server.kill)
+        waiting = [executor.submit(plan, "greedy", each) for each in hung]
+        until(lambda: callers(server, "other").get("greedy", {"calls": 0})["calls"] == len(hung))
+        info = executor.submit(plan, "other", first).result(timeout=30)
+        assert json.loads(info.app_metadata)["snapshot"] == first
+        assert not any(each.done() for each in waiting), "the snapshots do not hang"
 
 
 def test_workers_have_places_that_other_exchanges_cannot_take(start: Callable[..., Server]) -> None:
@@ -253,6 +353,37 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
                 assert "limits.max_unsent_bytes" in about["error"]["message"], about
                 assert about["error"]["retry_after_seconds"] > 0
         assert "answered" in outcomes
+        until(lambda: unsent(server) == 0)
+
+
+def test_the_headers_of_the_answers_of_a_queue_are_charged(start: Callable[..., Server]) -> None:
+    queue = (
+        '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\ncolumns = ["x"]\n'
+        '[queues.ranker.batching]\ndefault_timeout = "60s"'
+    )
+    server = start("", queue)
+    # Columns without a value take bytes of the header only: 16 each.
+    count, fields = 200, [str(number) for number in range(5000)]
+    keys = pa.record_batch({"user_id": np.arange(1)})
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+    all_are_asked = threading.Event()
+
+    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> pa.Array:
+        all_are_asked.wait()
+        return pa.StructArray.from_arrays([pa.nulls(len(batch))] * len(fields), fields)
+
+    with worker(server, model), fl.connect(server.location) as client:
+        writer, reader = client.do_exchange(descriptor)
+        writer.begin(keys.schema)
+        for _ in range(count):
+            writer.write_with_metadata(keys, b"{}")
+        until(lambda: status(server)["outcomes"]["admitted"] == count)
+        all_are_asked.set()
+        # The buffers of the client receive a part of the 16 MB before it reads.
+        until(lambda: unsent(server) > 4 << 20)
+        for _ in range(count):
+            chunk = reader.read_chunk()
+            assert chunk.data is not None, chunk.app_metadata.to_pybytes()
         until(lambda: unsent(server) == 0)
 
 
@@ -404,6 +535,24 @@ def test_a_request_whose_caller_leaves_while_a_worker_computes_it_is_charged_no_
         reader.cancel()
     until(lambda: held() == 0, failure="the worker has not answered, but the caller has left")
     proceeds.set()
+
+
+def test_a_large_request_of_a_stream_of_lookups_is_charged_while_the_stream_is_open(start: Callable[..., Server]) -> None:
+    server = start("", '[online.users]\nkey = ["user_id"]')
+    keys = pa.record_batch({"user_id": np.arange(10)})
+    with fl.connect(server.location) as client:
+        for length, least in [(100, 0), (60_000, 60_000)]:
+            lookup = {"dataset": "users", "columns": ["x"], "filter": "user_id >= 0".ljust(length)}
+            writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(json.dumps({"lookup": lookup})))
+            writer.begin(keys.schema)
+            writer.write_batch(keys)
+            assert reader.read_chunk().data["found"].to_pylist() == [1] * len(keys)
+            # The answer is charged until it is sent. The stream keeps its request once.
+            until(lambda: least <= unsent(server) <= least + least // 100)
+            writer.done_writing()
+            with pytest.raises(StopIteration):
+                reader.read_chunk()
+            until(lambda: unsent(server) == 0)
 
 
 def test_nothing_is_left_of_lookups_whose_callers_disconnect_at_any_time(start: Callable[..., Server]) -> None:

@@ -471,6 +471,26 @@ def test_the_newest_job_records_are_kept_up_to_max_jobs(pool: Pool, past: Past, 
     assert {job["job_name"] for job in kept} == {f"job-{seed}" for seed in range(5, 9)}
 
 
+def test_many_jobs_of_one_dataset_do_not_displace_the_job_records_of_another(
+    pool: Pool, past: Past, tmp_path: Path
+) -> None:
+    config = tmp_path / "forebay.toml"
+    config.write_text("[limits]\nmax_jobs = 4\n")
+    server = pool.start(past.datasets, config=config)
+    listed = lambda: {job["job_name"] for job in json.loads(server.http_get("/api/v1/jobs")[1])["jobs"]}
+    with Client(server.location) as client:
+        list(client.batches(dataset="more", batch_size=100, job_name="kept", steps=1))
+        until(lambda: "kept" in listed())
+        for seed in range(9):
+            list(client.batches(dataset="rows", batch_size=100, seed=seed, job_name=f"job-{seed}", steps=1))
+            until(lambda: f"job-{seed}" in listed())
+            assert "kept" in listed()
+    until(lambda: len(list((server.cache_dir / "state" / "jobs").iterdir())) == 4)
+    server.stop()
+    kept = json.loads(explain("--list", "--json", "--cache-dir", server.cache_dir, "--config", config))["jobs"]
+    assert "kept" in {job["job_name"] for job in kept} and len(kept) == 4
+
+
 def test_a_batch_too_large_for_http_can_be_written_without_a_server(pool: Pool, past: Past, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text("[limits]\nmax_explain_bytes = 10000\n")

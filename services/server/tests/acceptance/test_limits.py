@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
@@ -144,3 +146,37 @@ def test_streams_above_the_limit_are_refused_and_reset_connections_do_not_count(
                 begin_on(stack, proxy.location)
                 proxy.reset()
     check_limit()
+
+
+COMMANDS: dict[str, dict[str, Any]] = {
+    "lookup": {"lookup": {"dataset": "users"}},
+    "infer": {"infer": {"queue": "ranker"}},
+    "worker": {"worker": {"queue": "ranker"}},
+}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_descriptor_of_an_exchange_has_the_limit_of_other_requests(limited: Server, kind: str) -> None:
+    # Spaces after the command have no meaning.
+    fitting = json.dumps(COMMANDS[kind]).ljust((1 << 20) - 100)
+    too_long = fitting.ljust(1 << 20)
+
+    def begin_exchange(stack: contextlib.ExitStack, command: str) -> None:
+        client = stack.enter_context(Client(limited.location))
+        writer, reader = client.flight.do_exchange(flight.FlightDescriptor.for_command(command.encode()))
+        # Without its writer, the exchange would end.
+        stack.callback(lambda _: reader.cancel(), writer)
+        keys = pa.record_batch({"user_id": pa.array([7])})
+        writer.begin(keys.schema)
+        if kind != "infer":
+            # The server answers with a schema before it receives any batch.
+            assert len(reader.schema) > 0
+            return
+        writer.write_with_metadata(keys, json.dumps({"timeout_seconds": 0.01}).encode())
+        about = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+        assert about["error"]["code"] == "DEADLINE_EXCEEDED", about
+
+    with contextlib.ExitStack() as stack:
+        begin_exchange(stack, fitting)
+        with refused("RESOURCE_EXHAUSTED", "the descriptor is longer than 1048576 bytes", "limits.max_request_bytes"):
+            begin_exchange(stack, too_long)

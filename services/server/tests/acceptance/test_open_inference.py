@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -15,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from server import ROOT, Pool, Server, forebay, until
+from test_callers import unsent
 from test_queues import expected, features, start, status, worker  # noqa: F401 (fixtures)
 
 
@@ -170,6 +172,41 @@ def test_each_datatype_has_its_field_of_typed_contents(server: Server) -> None:
                     infer(server, typed({**keys, "item_id": (datatype, other, [7, 42])}))
                 assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, (datatype, other)
                 assert "'item_id': has 0 values, expected 2" in caught.value.details(), (datatype, other)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["score", "label", "score"], "outputs: 'score' is named twice, expected each output once"),
+        (["score"] * 115_000, "outputs: names 115000 outputs, expected at most 1024"),
+    ],
+    ids=["twice", "many"],
+)
+def test_outputs_that_are_named_repeatedly_are_rejected_before_the_request_is_queued(
+    server: Server, names: list[str], words: str
+) -> None:
+    grpc = pytest.importorskip("grpc")
+    request = typed({name: ("INT64", "int64_contents", [7]) for name in KEYS})
+    for name in names:
+        request.outputs.add(name=name)
+    # Without a worker, a queued request would fail at its deadline.
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(server, request)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in caught.value.details()
+    assert status(server)["outcomes"]["admitted"] == 0
+
+
+def test_the_id_and_the_names_of_outputs_of_a_waiting_request_are_charged(server: Server) -> None:
+    request = typed({name: ("INT64", "int64_contents", [7]) for name in KEYS})
+    request.id = "x" * 500_000
+    request.outputs.add(name="score")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(infer, server, request)
+        until(lambda: 500_000 < unsent(server) < 600_000)
+        with worker(server):
+            answer = waiting.result()
+    assert answer.id == request.id and list(answer.outputs[0].contents.fp64_contents) == expected([7], [7])
+    until(lambda: unsent(server) == 0)
 
 
 @pytest.mark.parametrize("count", [1, 3])

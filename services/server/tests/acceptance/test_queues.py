@@ -347,6 +347,50 @@ def test_a_worker_that_returns_too_few_rows_receives_an_error(start: Callable[..
     assert "the batch has 2 rows, the reply 1" in str(ended[0])
 
 
+# Columns of one text per row, and the expected type.
+UNDIVIDED: dict[str, tuple[Callable[[list[str]], pa.Array], str]] = {
+    "string view": (lambda texts: pa.array(texts, pa.string_view()), "is of type Utf8View, expected Utf8 or LargeUtf8"),
+    "list of string views": (
+        lambda texts: pa.array([[text] for text in texts], pa.list_(pa.string_view())),
+        "expected Utf8 or LargeUtf8 in place of Utf8View",
+    ),
+    "list view": (
+        lambda texts: pa.ListViewArray.from_arrays(np.arange(len(texts)), np.ones(len(texts), np.int32), pa.array(texts)),
+        "expected List or LargeList",
+    ),
+    "runs": (
+        lambda texts: pa.RunEndEncodedArray.from_arrays(pa.array([len(texts)], pa.int32()), pa.array(texts[:1])),
+        "expected one value per row",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNDIVIDED)
+def test_a_worker_whose_reply_cannot_be_divided_receives_an_error(start: Callable[..., Server], kind: str) -> None:
+    server = start()
+    column, expected_type = UNDIVIDED[kind]
+    ended: list = []
+
+    def undivided(batch: pa.RecordBatch, _about: dict) -> pa.Array:
+        return column(["a text that is longer than a view"] * batch.num_rows)
+
+    def run() -> None:
+        try:
+            serve(server.location, undivided)
+        except pa.ArrowInvalid as error:
+            ended.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    caller = Caller(server)
+    error = caller([1, 2], [1, 2])[1]["error"]
+    assert error["code"] == "INTERNAL", error
+    assert "column 'score' is of type " in error["message"] and expected_type in error["message"], error
+    until(lambda: bool(ended))
+    assert expected_type in str(ended[0])
+    with worker(server):
+        assert caller([3], [4])[0]["score"].to_pylist() == [30_004.0]
+
+
 def test_padded_batches_have_the_configured_sizes(start: Callable[..., Server]) -> None:
     server = start()
     assert tune(server, {"pad_to": [8, 64]})[0] == 200

@@ -208,7 +208,7 @@ impl Caller {
         }
         let trace = span.as_ref().map(|span| span.trace().clone());
         let callers = &self.exchange.context.services.callers;
-        let asked = self.served.queued(callers, self.exchange.access.caller(), priority, keys, trace)?;
+        let asked = self.served.queued(callers, self.exchange.access.caller(), priority, keys, 0, trace)?;
         let class = Class { tenant: self.exchange.access.tenant(), priority };
         match self.served.queue.submit_for(class, asked, sizes, timeout) {
             Ok(pending) => {

@@ -13,13 +13,25 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::stream::{Exchange, Messages, from_error, message, schema_message};
-use crate::{Error, callers::Charge, flight::batches::BatchReader, traces::number};
+use crate::{
+    Error,
+    callers::{Charge, Resource},
+    flight::batches::BatchReader,
+    traces::number,
+};
+
+/// Maximum size of what a stream keeps of its request without a charge, in bytes. Most requests are smaller. By default, all streams
+/// together keep at most 16 MiB without a charge.
+const SMALL_REQUEST_BYTES: u64 = 16 << 10;
 
 /// A stream of lookups.
 struct Lookups {
     exchange: Exchange,
+    /// Datasets of the lookup, and their `max_age_seconds`.
     wanted: v1::Lookup,
     lookup: Lookup,
+    /// Charge for what `lookup` keeps of the request, if that is large.
+    _request: Option<Charge>,
     /// Schema of every answer.
     schema: SchemaRef,
     keys: BatchReader,
@@ -48,11 +60,15 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
     context.check_access(&exchange.access, &wanted)?;
     let services = &context.services;
     let mut lookup = services.online.lookup(&services.datasets, &exchange.access, &wanted).await?;
+    let wanted = without_selection(wanted);
+    let bytes = lookup.request_bytes();
+    let charge = || services.callers.take(&exchange.access.caller(), Resource::UnsentBytes, bytes);
+    let request = (bytes > SMALL_REQUEST_BYTES).then(charge).transpose()?;
     let schema = context.prepare(&mut lookup, &wanted).await?;
     let head = schema_message(&schema);
     let max_keys = context.services.online.max_keys();
     let keys = BatchReader::new("keys");
-    let lookups = Lookups { exchange, wanted, lookup, schema, keys, max_keys };
+    let lookups = Lookups { exchange, wanted, lookup, _request: request, schema, keys, max_keys };
     let answers = stream::try_unfold(lookups, |mut lookups| async move {
         let answer = lookups.next().await?;
         Ok::<_, Status>(answer.map(|answer| (answer, lookups)))
@@ -137,10 +153,40 @@ impl Lookups {
     }
 }
 
+/// Returns the part of a lookup that its answers need. [`Lookup`] has the rest.
+fn without_selection(wanted: v1::Lookup) -> v1::Lookup {
+    let v1::Lookup { dataset, max_age_seconds, joins, .. } = wanted;
+    let joins = joins.into_iter().map(without_selection).collect();
+    v1::Lookup { dataset, max_age_seconds, joins, ..v1::Lookup::default() }
+}
+
 /// True if an error is about one batch of keys, so that the next one may be answered. Other errors are about the caller or the server.
 fn concerns_keys(error: &Error) -> bool {
     matches!(
         error.grpc_code(),
         Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::DataLoss
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_keeps_the_datasets_and_the_ages_of_its_request_besides_the_lookup() {
+        let kept = |dataset: &str| v1::Lookup {
+            dataset: dataset.to_owned(),
+            max_age_seconds: 2.0,
+            ..v1::Lookup::default()
+        };
+        let wanted = |dataset: &str| v1::Lookup {
+            columns: vec!["name".to_owned()],
+            select: vec!["age + 1 AS next".to_owned()],
+            filter: "age > 1".repeat(1000),
+            key: vec!["id".to_owned()],
+            ..kept(dataset)
+        };
+        let joined = v1::Lookup { joins: vec![wanted("items")], ..wanted("users") };
+        assert_eq!(without_selection(joined), v1::Lookup { joins: vec![kept("items")], ..kept("users") });
+    }
 }

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
     Lookup,
-    queue::{Batch, BatchId, BatchShape, Failure, Replies, Worker},
+    queue::{Batch, BatchId, Failure, Replies, Worker},
 };
 use forebay_proto::{
     Encoding,
@@ -20,7 +18,10 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::stream::{Exchange, Messages, message, schema_message};
+use super::{
+    reply_rows,
+    stream::{Exchange, Messages, message, schema_message},
+};
 use crate::{
     Error,
     auth::Access,
@@ -294,21 +295,19 @@ impl Inward {
             self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
             return Ok(());
         };
-        self.connection.served.replied(&rows.schema());
-        match split(&rows, &shape) {
-            Ok(parts) => {
-                let schema = rows.schema();
-                let requests = parts.into_iter().zip(callers);
-                let values = requests
-                    .map(|(rows, (caller, charge))| self.scored(&schema, rows, &caller, &charge, &features));
-                self.replies.reply_each(id, values.collect());
-                Ok(())
-            }
-            Err(why) => {
-                self.replies.reply(id, Err(Failure::Failed(why.clone())));
-                Err(Error::invalid(format!("reply: {why}")))
-            }
+        if let Err(why) = reply_rows::check(&rows, &shape) {
+            self.replies.reply(id, Err(Failure::Failed(clip(&why))));
+            return Err(Error::invalid(format!("reply: {why}")));
         }
+        let schema = rows.schema();
+        self.connection.served.replied(&schema);
+        let parts = reply_rows::split(&rows, &shape).zip(callers);
+        // One at a time, so that no more than one part takes memory without a charge.
+        let values = parts.map(|(part, (caller, charge))| {
+            self.scored(&schema, part.map_err(Failure::Failed)?, &caller, &charge, &features)
+        });
+        self.replies.reply_each(id, values.collect());
+        Ok(())
     }
 
     /// The answer to a request. It takes over the charge of the request.
@@ -320,7 +319,7 @@ impl Inward {
         request: &WeakCharge,
         features: &Arc<LookupMetadata>,
     ) -> Result<Scored, Failure> {
-        let bytes = rows.data_body.len() as u64;
+        let bytes = (rows.data_header.len() + rows.data_body.len()) as u64;
         let charge = match request.take() {
             Some(charge) => charge.resized(bytes),
             // The request has ended, so that no client waits for this answer.
@@ -330,31 +329,4 @@ impl Inward {
         let (schema, features) = (Arc::clone(schema), Arc::clone(features));
         Ok(Scored { schema, rows, features, charge, replied: Instant::now() })
     }
-}
-
-/// Splits the rows of a reply by request.
-fn split(rows: &RecordBatch, shape: &BatchShape) -> Result<Vec<FlightData>, String> {
-    let total: u64 = shape.request_rows.iter().sum();
-    let found = rows.num_rows() as u64;
-    if found != total && found != shape.padded_rows {
-        return Err(format!("the batch has {total} rows, the reply {found}"));
-    }
-    let mut start = 0;
-    let part = |size: &u64| {
-        let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        // Rows are encoded at once, because a slice would keep the whole reply in memory for a slow caller.
-        let rows = encoded(&rows.slice(start, size))?;
-        start += size;
-        Ok(rows)
-    };
-    shape.request_rows.iter().map(part).collect()
-}
-
-/// Encodes a batch as a message.
-fn encoded(rows: &RecordBatch) -> Result<FlightData, String> {
-    let (mut tracker, options) = (DictionaryTracker::new(false), IpcWriteOptions::default());
-    let (_, batch) = IpcDataGenerator::default()
-        .encode(rows, &mut tracker, &options, &mut IpcWriteContext::default())
-        .map_err(|error| error.to_string())?;
-    Ok(batch.into())
 }

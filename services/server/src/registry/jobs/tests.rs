@@ -134,6 +134,59 @@ async fn notes_are_written_once_a_job_and_no_more_than_are_kept() {
     writing.abort();
 }
 
+/// Writes a record at `written`, in Unix seconds.
+async fn keep_at(jobs: &Jobs, folder: &std::path::Path, record: &JobRecord, written: u64) {
+    jobs.keep(record).await.unwrap();
+    let path = folder.join("jobs").join(format!("{}.job", record.id));
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(written)).unwrap();
+}
+
+fn seeds(records: &[JobRecord]) -> Vec<u64> {
+    records.iter().map(|record| record.request.seed).collect()
+}
+
+#[tokio::test]
+async fn many_jobs_of_one_dataset_do_not_displace_those_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = jobs(folder.path(), 4);
+    let other = v1::Train { dataset: "other".into(), ..train("ctr", 1) };
+    keep_at(&writer, folder.path(), &JobRecord::new(&other, 1.0), 1).await;
+    for seed in 2..9 {
+        keep_at(&writer, folder.path(), &JobRecord::new(&train("ctr", seed), seed as f64), seed).await;
+    }
+    assert_eq!(seeds(&writer.list().await.unwrap()), [8, 7, 6, 1]);
+    // A server that did not write the records removes the same ones.
+    let restarted = jobs(folder.path(), 4);
+    restarted.forget_old().await.unwrap();
+    assert_eq!(seeds(&restarted.list().await.unwrap()), [8, 7, 6, 1]);
+    assert_eq!(restarted.documents.list().await.unwrap().len(), 4);
+    // So does the one that wrote them.
+    let next = JobRecord::new(&train("ctr", 9), 9.0);
+    keep_at(&writer, folder.path(), &next, 9).await;
+    writer.forget_old().await.unwrap();
+    assert_eq!(seeds(&writer.list().await.unwrap()), [9, 8, 7, 1]);
+    assert_eq!(
+        writer.datasets.lock().await.len(),
+        5,
+        "only the last list and the removed record are remembered"
+    );
+}
+
+#[tokio::test]
+async fn a_damaged_record_does_not_prevent_the_removal_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, damaged, last] = [1, 2, 3].map(|seed| JobRecord::new(&train("ctr", seed), seed as f64));
+    for (record, written) in [(&first, 1), (&damaged, 2), (&last, 3)] {
+        keep_at(&jobs(folder.path(), 100), folder.path(), record, written).await;
+    }
+    std::fs::write(folder.path().join(format!("jobs/{}.job", damaged.id)), "no record").unwrap();
+    jobs(folder.path(), 2).forget_old().await.unwrap();
+    let left = jobs(folder.path(), 100);
+    assert_eq!(left.documents.list().await.unwrap().len(), 2);
+    assert_eq!(*left.list().await.unwrap(), [last]);
+}
+
 #[tokio::test]
 async fn a_state_that_fails_holds_nothing_up_and_what_was_lost_is_noted_again() {
     let folder = tempfile::tempdir().unwrap();
