@@ -40,7 +40,7 @@ def open(
 
     Args:
         url: Path or URL of a Parquet file or of a folder of Parquet files: a path, `file://`, `s3://`, `gs://`, `az://`,
-            `http://` or `https://`. Its files are listed by every call.
+            or, of a file only, `http://` and `https://`. Its files are listed by every call.
         key: Column or columns by which `Dataset.lookup` finds rows. Their index and the rows are kept in memory.
         cache_memory: Memory for decoded data, in bytes or such as `"8GiB"`. Default: half of the memory of the machine or
             container.
