@@ -38,6 +38,7 @@ mod read;
 mod recover;
 mod state;
 mod tier;
+mod usage;
 mod write;
 
 #[doc(hidden)]

@@ -54,6 +54,9 @@ pub struct Config {
     /// Maximum size of the decoded columns that wait to be written to the disk cache, in bytes. Columns beyond it are not written.
     /// Default: 1/8 of `cache_memory`, at least 16 MiB and at most 256 MiB.
     pub disk_write_queue_bytes: Option<u64>,
+    /// Maximum memory for the index of the disk cache, in bytes. A block takes 512 bytes, and each of its columns 128 bytes. Above the limit,
+    /// columns are evicted as if the disk were full. Default: 1/16 of `cache_memory`, at least 64 MiB.
+    pub disk_index_bytes: Option<u64>,
     /// Time after which a read of the disk cache counts as a miss. Reads are then skipped for 1 s, and for twice as long after each
     /// further late read, up to 60 s. Default: 5 s.
     #[serde(with = "humantime_serde")]
@@ -78,6 +81,7 @@ impl Default for Config {
             max_packed_groups: 1 << 26,
             disk_writes: DiskWrites::Needed,
             disk_write_queue_bytes: None,
+            disk_index_bytes: None,
             disk_read_timeout: Duration::from_secs(5),
             decode_rows: 4096,
             fault_injection: FaultInjection::default(),
@@ -105,6 +109,11 @@ impl Config {
     /// `disk_write_queue_bytes`, resolved.
     pub fn disk_write_queue_bytes(&self, memory_bytes: u64) -> u64 {
         self.disk_write_queue_bytes.unwrap_or((memory_bytes / 8).clamp(16 << 20, 256 << 20))
+    }
+
+    /// `disk_index_bytes`, resolved.
+    pub fn disk_index_bytes(&self, memory_bytes: u64) -> u64 {
+        self.disk_index_bytes.unwrap_or((memory_bytes / 16).max(64 << 20))
     }
 
     /// `buffer_pool_bytes`, resolved.

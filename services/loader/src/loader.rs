@@ -425,7 +425,8 @@ impl Loader {
             what: format!("pinning the columns of '{}'", job.train().dataset),
             needed,
             limit: disk.capacity_bytes(),
-            advice: "raise --cache-disk, request fewer columns or unpin others".into(),
+            advice: "raise --cache-disk and loader.disk_index_bytes, request fewer columns or unpin others"
+                .into(),
         };
         if job.footprint.snapshot_bytes > disk.capacity_bytes() {
             return Err(too_large(job.footprint.snapshot_bytes));

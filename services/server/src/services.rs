@@ -123,6 +123,7 @@ async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<(Loader,
         let (directory, config) = (settings.cache_dir, settings.loader);
         let disk = DiskConfig {
             capacity_bytes: disk_bytes,
+            max_index_bytes: config.disk_index_bytes(memory_bytes),
             max_write_queue_bytes: config.disk_write_queue_bytes(memory_bytes),
             read_timeout: config.disk_read_timeout,
             // A disk that hangs leaves threads for everything else.

@@ -9,18 +9,15 @@ use std::{
     time::Duration,
 };
 
-use super::{format::Table, key::Key, name::FileKey};
-
-/// Block size of the file system, to which the size of a file is rounded up.
-const BLOCK_BYTES: u64 = 4096;
+use super::{format::Table, key::Key, name::FileKey, usage::Usage};
 
 /// Files by entry, and their total size.
 #[derive(Default)]
 pub(crate) struct Index {
     /// Entries that have files.
     entries: HashMap<u128, Entry>,
-    /// Size in bytes of all files, including those that are being written.
-    resident_bytes: u64,
+    /// Usage of all files, including those that are being written.
+    resident: Usage,
     /// Size in bytes of the files of all pinned entries.
     pinned_bytes: u64,
     /// Sections that a caller is about to write, as pairs of entry and name.
@@ -58,19 +55,19 @@ pub(crate) struct Place {
     pub(crate) record: usize,
 }
 
-/// Size in bytes that a file of `file_bytes` is charged with.
-pub(crate) fn charged_bytes(file_bytes: u64) -> u64 {
-    file_bytes.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
-}
-
 impl Stored {
     pub(crate) fn new(key: FileKey, table: Table) -> Self {
         let section_bytes = table.records.iter().map(|record| record.length).sum();
         Self { key, table, section_bytes }
     }
 
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::of_file(self.table.file_bytes, self.table.records.len())
+    }
+
+    /// Size on disk in bytes.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        charged_bytes(self.table.file_bytes)
+        self.usage().bytes
     }
 
     /// Load time of the sections at `places`: their share of the file's load time, proportional to their bytes.
@@ -109,19 +106,27 @@ impl Entry {
 }
 
 impl Index {
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
+    /// Usage of all files, including those that are being written.
+    pub(crate) fn resident(&self) -> Usage {
+        self.resident
     }
 
-    /// Charges the size of a file that is to be written. Returns false, without effect, if it does not fit.
-    pub(crate) fn charge(&mut self, bytes: u64, capacity_bytes: u64) -> bool {
-        let fits = self.resident_bytes.saturating_add(bytes) <= capacity_bytes;
-        self.resident_bytes += if fits { bytes } else { 0 };
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident.bytes
+    }
+
+    /// Charges the usage of a file that is to be written. Returns false, without effect, if it does not fit.
+    pub(crate) fn charge(&mut self, usage: Usage, capacity: Usage) -> bool {
+        let resident = self.resident.plus(usage);
+        let fits = resident.fits(capacity);
+        if fits {
+            self.resident = resident;
+        }
         fits
     }
 
-    pub(crate) fn discharge(&mut self, bytes: u64) {
-        self.resident_bytes -= bytes;
+    pub(crate) fn discharge(&mut self, usage: Usage) {
+        self.resident = self.resident.minus(usage);
     }
 
     /// Returns an id that is greater than all earlier ids.
@@ -142,7 +147,7 @@ impl Index {
 
     /// Adds and charges a file from an earlier process.
     pub(crate) fn recover(&mut self, stored: Arc<Stored>) {
-        self.resident_bytes += stored.charged_bytes();
+        self.resident = self.resident.plus(stored.usage());
         self.insert(stored);
     }
 
@@ -153,7 +158,7 @@ impl Index {
         if entry.files.is_empty() {
             self.entries.remove(&key.entry);
         }
-        self.discharge(stored.charged_bytes());
+        self.discharge(stored.usage());
         if self.is_pinned(key.entry) {
             self.pinned_bytes -= stored.charged_bytes();
         }

@@ -19,6 +19,7 @@ use super::{
     index::{Index, Stored},
     io_errors::{IoErrorKind, IoErrors},
     name::FileKey,
+    usage::Usage,
 };
 use crate::Policy;
 
@@ -55,10 +56,16 @@ impl State {
         self.config.capacity_bytes.unwrap_or_else(default)
     }
 
+    /// Disk space and memory of the index that all files may take.
+    pub(crate) fn capacity(&self) -> Usage {
+        Usage { bytes: self.capacity_bytes(), index_bytes: self.config.max_index_bytes }
+    }
+
     /// Evicts files until the tier is within its capacity.
     pub(crate) fn shrink(&self) {
         let mut scan = self.policy.eviction_scan();
-        while self.index.lock().resident_bytes() > self.capacity_bytes() {
+        let is_within = || self.index.lock().resident().fits(self.capacity());
+        while !is_within() {
             let Some(victim) = scan.victim() else { break };
             if let Some(stored) = self.forget(victim.key) {
                 metrics::counter!("forebay_cache_evictions_total", "tier" => "disk").increment(1);

@@ -6,11 +6,12 @@ use tokio::time::Instant;
 
 use super::{
     format::{self, Parts, Table},
-    index::{Stored, charged_bytes},
+    index::Stored,
     io_errors::IoErrorKind,
     name::FileKey,
     outcome::Outcome,
     state::State,
+    usage::Usage,
 };
 
 /// Exclusive right to write some sections of an entry.
@@ -29,20 +30,20 @@ impl Drop for Claim {
 /// Charge for a file that is not written yet.
 struct Charge<'a> {
     shared: &'a State,
-    bytes: u64,
+    usage: Usage,
 }
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        self.shared.index.lock().discharge(self.bytes);
+        self.shared.index.lock().discharge(self.usage);
     }
 }
 
 impl State {
     /// Evicts files if necessary and writes a file of these sections.
     pub(super) fn write(&self, entry: u128, sections: &[Parts], load_time: Duration) -> Outcome {
-        let bytes = charged_bytes(format::file_bytes(sections));
-        let mut charge = match self.make_room(entry, bytes) {
+        let usage = Usage::of_file(format::file_bytes(sections), sections.len());
+        let mut charge = match self.make_room(entry, usage) {
             Ok(charge) => charge,
             Err(outcome) => return outcome,
         };
@@ -58,7 +59,7 @@ impl State {
         self.backoff.lock().succeeded();
         let mut index = self.index.lock();
         // The index now accounts for the size of the file.
-        charge.bytes = 0;
+        charge.usage = Usage::default();
         index.insert(Arc::new(Stored::new(key, table)));
         self.policy.insert(key);
         drop(index);
@@ -80,24 +81,24 @@ impl State {
         renamed
     }
 
-    /// Charges `bytes` for a file of `entry`, after evicting files that are needed later.
-    fn make_room(&self, entry: u128, bytes: u64) -> Result<Charge<'_>, Outcome> {
-        let capacity_bytes = self.capacity_bytes();
-        if bytes > capacity_bytes {
+    /// Charges `usage` for a file of `entry`, after evicting files that are needed later.
+    fn make_room(&self, entry: u128, usage: Usage) -> Result<Charge<'_>, Outcome> {
+        let capacity = self.capacity();
+        if !usage.fits(capacity) {
             return Err(Outcome::TooLarge);
         }
-        if self.index.lock().charge(bytes, capacity_bytes) {
-            return Ok(Charge { shared: self, bytes });
+        if self.index.lock().charge(usage, capacity) {
+            return Ok(Charge { shared: self, usage });
         }
         let mut scan = self.policy.eviction_scan();
         // A pinned entry is written regardless of its forecast.
         let is_pinned = self.index.lock().is_pinned(entry);
         let next_use = if is_pinned { 0 } else { self.policy.next_use(&FileKey { entry, id: 0 }) };
-        let (mut victims, mut freed_bytes): (BTreeSet<FileKey>, u64) = (BTreeSet::new(), 0);
+        let (mut victims, mut freed): (BTreeSet<FileKey>, Usage) = Default::default();
         let evicted = loop {
-            match self.replace(&victims, freed_bytes, bytes) {
+            match self.replace(&victims, freed, usage) {
                 Ok(evicted) => break evicted,
-                Err(still_freed_bytes) => freed_bytes = still_freed_bytes,
+                Err(still_freed) => freed = still_freed,
             }
             let victim = scan.victim().ok_or(Outcome::NeededLater)?;
             if next_use > victim.next_use {
@@ -111,39 +112,37 @@ impl State {
             if let Some(stored) = index.stored(victim.key)
                 && victims.insert(victim.key)
             {
-                freed_bytes += stored.charged_bytes();
+                freed = freed.plus(stored.usage());
             }
         };
         drop(scan);
         metrics::counter!("forebay_cache_evictions_total", "tier" => "disk").increment(evicted.len() as u64);
         evicted.iter().for_each(|stored| self.delete(stored));
-        Ok(Charge { shared: self, bytes })
+        Ok(Charge { shared: self, usage })
     }
 
-    /// Removes `victims`, of `freed_bytes` bytes, and charges `bytes` instead. If that is not sufficient, has no effect
-    /// and returns the bytes that the victims still occupy.
+    /// Removes `victims`, which take `freed`, and charges `usage` instead. If that is not sufficient, has no effect and returns what the
+    /// victims still take.
     fn replace(
         &self,
         victims: &BTreeSet<FileKey>,
-        freed_bytes: u64,
-        bytes: u64,
-    ) -> Result<Vec<Arc<Stored>>, u64> {
-        let capacity_bytes = self.capacity_bytes();
+        freed: Usage,
+        usage: Usage,
+    ) -> Result<Vec<Arc<Stored>>, Usage> {
+        let capacity = self.capacity();
         let mut index = self.index.lock();
-        let fits = |resident_bytes: u64, freed_bytes: u64| {
-            resident_bytes.saturating_sub(freed_bytes).saturating_add(bytes) <= capacity_bytes
-        };
-        if !fits(index.resident_bytes(), freed_bytes) {
-            return Err(freed_bytes);
+        let fits = |resident: Usage, freed: Usage| resident.minus(freed).plus(usage).fits(capacity);
+        if !fits(index.resident(), freed) {
+            return Err(freed);
         }
-        // Victims may have been removed in the meantime, which would count their bytes twice.
-        let charged = |&key: &FileKey| index.stored(key).map_or(0, |stored| stored.charged_bytes());
-        let still_freed_bytes = victims.iter().map(charged).sum();
-        if !fits(index.resident_bytes(), still_freed_bytes) {
-            return Err(still_freed_bytes);
+        // Victims may have been removed in the meantime, which would count them twice.
+        let stored = victims.iter().filter_map(|&key| index.stored(key));
+        let still_freed = stored.fold(Usage::default(), |sum, stored| sum.plus(stored.usage()));
+        if !fits(index.resident(), still_freed) {
+            return Err(still_freed);
         }
         let evicted = victims.iter().filter_map(|&key| self.remove_from(&mut index, key)).collect();
-        let charged = index.charge(bytes, capacity_bytes);
+        let charged = index.charge(usage, capacity);
         debug_assert!(charged, "the charge fits, because the index was locked throughout");
         Ok(evicted)
     }

@@ -37,6 +37,8 @@ const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of filters and keys with counts in memory above which unused ones are evicted.
 const MAX_CACHED: usize = 256;
+/// Size of the counts in memory above which unused ones are evicted, in bytes.
+const MAX_CACHED_BYTES: usize = 64 << 20;
 /// Size of the length of a group in memory, in bytes.
 const LENGTH_BYTES: u64 = size_of::<u32>() as u64;
 
@@ -153,6 +155,16 @@ impl CountEntry {
         self.blocks.lock().insert(block, counted);
     }
 
+    /// Size in bytes, without the lengths of groups, which have a limit of their own.
+    fn bytes(&self) -> usize {
+        let done = self.done.get().map_or(0, |counts| {
+            let groups = counts.groups().map_or(0, |groups| groups.begun.len());
+            (counts.rows().len() + groups) * size_of::<u32>()
+        });
+        // A map is at least half full.
+        done + 2 * self.blocks.lock().len() * size_of::<(usize, Block)>()
+    }
+
     /// True if a request counts or waits for the counts, or a job uses the lengths of the groups.
     fn is_used(self: &Arc<Self>) -> bool {
         let lengths = self.done.get().and_then(|counts| counts.groups()?.lengths.as_ref());
@@ -251,8 +263,11 @@ impl Counter {
 
     fn cell(&self, key: Key) -> Arc<CountEntry> {
         let mut known = self.known.lock();
-        if known.len() >= MAX_CACHED && !known.contains_key(&key) {
-            evict_unused(&mut known);
+        if !known.contains_key(&key) {
+            let bytes: usize = known.values().map(|entry| entry.bytes()).sum();
+            if known.len() >= MAX_CACHED || bytes > MAX_CACHED_BYTES {
+                evict_unused(&mut known);
+            }
         }
         Arc::clone(known.entry(key).or_default())
     }
@@ -480,4 +495,30 @@ async fn load(reader: &Reader, dataset: &str, identity: u128) -> Result<Option<B
 /// Removes the counts that are not in use. They can be loaded again from the state.
 fn evict_unused(known: &mut HashMap<Key, Arc<CountEntry>>) {
     known.retain(|_, entry| entry.is_used());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheduling;
+
+    #[tokio::test]
+    async fn counts_of_requests_that_ended_early_are_kept_up_to_a_number_of_bytes() {
+        let config = Config::default();
+        let pool = Pool::new(1, Scheduling::Normal).unwrap();
+        let counter = Counter::new(config.clone(), BlockReader::new(1 << 30, &config, pool));
+        let key = |identity| ("d".to_owned(), "s".to_owned(), identity);
+        let blocks = MAX_CACHED_BYTES / size_of::<(usize, Block)>() / 20;
+        let mut most = 0;
+        for identity in 0..100 {
+            let entry = counter.cell(key(identity));
+            for block in 0..blocks {
+                entry.note(block, Block { rows: 1, was_read: true, runs: None });
+            }
+            assert!(counter.cell(key(identity)).counted(0).is_some(), "the same request continues");
+            let bytes: usize = counter.known.lock().values().map(|entry| entry.bytes()).sum();
+            most = most.max(bytes);
+        }
+        assert!(most > MAX_CACHED_BYTES / 2 && most < 2 * MAX_CACHED_BYTES, "{most} bytes");
+    }
 }

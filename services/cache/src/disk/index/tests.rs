@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::{super::key::comparisons, *};
-use crate::disk::format::Parts;
+use crate::disk::{format::Parts, usage::BLOCK_BYTES};
 
 const ENTRY: u128 = 7;
 
@@ -16,7 +16,7 @@ fn file_of(entry: u128, id: u64, names: impl IntoIterator<Item = u128>) -> Arc<S
 }
 
 fn add(index: &mut Index, stored: Arc<Stored>) {
-    assert!(index.charge(stored.charged_bytes(), u64::MAX));
+    assert!(index.charge(stored.usage(), Usage { bytes: u64::MAX, index_bytes: u64::MAX }));
     index.insert(stored);
 }
 

@@ -92,3 +92,28 @@ async fn removed_entries_free_their_bytes() {
     assert_eq!((disk.sections(2, &[1, 2]), disk.sections(3, &[1])), (vec![false, false], vec![true]));
     assert_consistent(&fixture, &disk);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_the_index_has_a_limit_also_after_a_recovery() {
+    let fixture = Fixture::new();
+    let names: Vec<u128> = (1..=100).collect();
+    // Five files with 100 sections each.
+    let limited = |files: u64| DiskConfig {
+        capacity_bytes: Some(100 * MIB),
+        max_index_bytes: files * (512 + 100 * 128),
+        ..patient()
+    };
+    let disk = fixture.try_open(limited(5), Arc::new(NoForecast)).unwrap();
+    for entry in 1..=20 {
+        assert_eq!(put(&disk, entry << 120, &names, 10).await, Outcome::Written, "others are evicted");
+        assert!(disk.shared.index.lock().resident().fits(disk.shared.capacity()));
+    }
+    assert_eq!(fixture.on_disk().len(), 5);
+    let too_many: Vec<u128> = (1..=600).collect();
+    assert_eq!(put(&disk, 21 << 120, &too_many, 10).await, Outcome::TooLarge);
+    drop(disk);
+    let disk = fixture.try_open(limited(3), Arc::new(NoForecast)).unwrap();
+    assert_eq!(fixture.on_disk().len(), 3);
+    assert!(disk.shared.index.lock().resident().fits(disk.shared.capacity()));
+    assert_consistent(&fixture, &disk);
+}
