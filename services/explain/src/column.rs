@@ -135,7 +135,15 @@ fn shown(array: &ArrayRef, at: usize) -> Result<Value, ArrowError> {
     if array.data_type() == &DataType::Boolean {
         return Ok(Value::Bool(array.as_boolean().value(at)));
     }
-    let text = ArrayFormatter::try_new(array, &FormatOptions::default())?.value(at).try_to_string()?;
+    let text = match text_of(array, at) {
+        // A time may have no text, such as a date after the last year or a timestamp in an unknown time zone. Its number is shown
+        // instead.
+        Err(_) if array.data_type().is_temporal() => {
+            let number = cast(&array.slice(at, 1), &DataType::Int64)?;
+            text_of(&number, 0)?
+        }
+        text => text?,
+    };
     if array.data_type().is_integer() {
         return Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)));
     }
@@ -143,6 +151,10 @@ fn shown(array: &ArrayRef, at: usize) -> Result<Value, ArrowError> {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }))
+}
+
+fn text_of(array: &ArrayRef, at: usize) -> Result<String, ArrowError> {
+    ArrayFormatter::try_new(array, &FormatOptions::default())?.value(at).try_to_string()
 }
 
 #[cfg(test)]

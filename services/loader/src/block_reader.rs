@@ -186,8 +186,8 @@ impl BlockReader {
         self.decode(permit, purpose, id, flow, self.faults.before_decode(work)).await
     }
 
-    /// Reads the column chunks of a block. If they exceed half of the permit, as those of a damaged or hostile file can, waits for memory
-    /// before. It is memory of another budget: callers that wait for the columns of this block hold permits, and would wait for ever.
+    /// Reads the column chunks of a block. A damaged or hostile file can have chunks that exceed half of the permit. Memory for the rest is
+    /// reserved first, from a budget of its own: in the budget of permits, this call could wait for callers that wait for its columns.
     async fn fetch(
         &self,
         permit: &DecodePermit,
@@ -196,13 +196,17 @@ impl BlockReader {
         flow: Flow,
     ) -> Result<Fetched, Error> {
         permit.lock().loading();
-        let fetching = self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
+        let begin = || self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
+        let planning = begin();
         let planned = what.reader.plan(what.block as usize, what.columns).await?;
+        // A wait for memory is no time of the store.
+        drop(planning);
         let missing = planned.bytes().saturating_sub(permit.lock().bytes() / 2);
         let mut excess = match missing {
             0 => None,
             bytes => Some(self.reserve(&self.excess, bytes, flow, what.reader.source_id()).await?),
         };
+        let fetching = begin();
         let encoded = planned.fetch().await?;
         permit.lock().loaded();
         if let Some(excess) = &mut excess {

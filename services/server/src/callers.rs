@@ -1,7 +1,7 @@
 //! Work in progress of each caller, limited so that one caller leaves room for the others.
 //!
 //! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
-//! hold nothing of it. [`Permits`] are for operations that callers wait for.
+//! hold nothing of it. [`Permits`] limit operations for which callers queue.
 
 mod account;
 mod caller;

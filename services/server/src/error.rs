@@ -39,7 +39,7 @@ enum Kind {
     Unavailable,
     /// The server is loaded; call the next server of the list.
     Next,
-    /// The caller did not send its request in time.
+    /// The request was not sent or not processed in time.
     Timeout,
     /// The caller cancelled the request.
     Cancelled,
@@ -102,7 +102,7 @@ impl Error {
         Self::new(Kind::Next, message)
     }
 
-    /// An error about a request that was not sent in time.
+    /// An error about a request that was not sent or not processed in time.
     pub(crate) fn timeout(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Timeout, message)
     }

@@ -119,14 +119,16 @@ impl Explainer {
                 )));
             }
             Err(_) => {
+                let most = self.limits.max_concurrent_explains;
+                let most_of_caller = self.permits.max_of_caller();
                 return Err(Error::busy(format!(
-                    "the explanation was queued for {limit:?} (limits.explain_timeout) because other explanations are running \
-                     (limits.max_concurrent_explains); {advice}"
+                    "the explanation was queued for {limit:?} (limits.explain_timeout); limits.max_concurrent_explains is {most}, \
+                     of which one caller can use {most_of_caller}; {advice}"
                 )));
             }
         };
         timeout(limit, work).await.unwrap_or_else(|_| {
-            Err(Error::unavailable(format!(
+            Err(Error::timeout(format!(
                 "the batch was not rebuilt within {limit:?} (limits.explain_timeout) because the server is busy; {advice}"
             )))
         })

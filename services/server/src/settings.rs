@@ -219,8 +219,9 @@ pub struct Limits {
     /// Maximum number of job records kept for `forebay explain`. Of the dataset with the most records, the least recently seen one is
     /// removed first. 0 disables job records. Default: 10,000.
     pub max_jobs: usize,
-    /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. Of several, one
-    /// caller can have all but one. A queued request of the caller with the fewest running ones is next. Default: 2.
+    /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. If it is 2 or more,
+    /// one caller can run one fewer than this number. The next free place goes to the queued caller with the fewest running
+    /// explanations. Default: 3.
     pub max_concurrent_explains: usize,
     /// Maximum number of queued explanations over HTTP. Above it, the newest request of the caller with the most of them is rejected.
     /// Default: 64.
@@ -269,7 +270,7 @@ impl Default for Limits {
             max_live_subscribers: 64,
             max_pinned_snapshots: 64,
             max_jobs: 10_000,
-            max_concurrent_explains: 2,
+            max_concurrent_explains: 3,
             max_queued_explains: 64,
             max_explain_bytes: 128 << 20,
             explain_timeout: Duration::from_secs(60),

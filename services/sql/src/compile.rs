@@ -9,8 +9,7 @@ use datafusion_common::{
     tree_node::{TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    Expr, ExprSchemable, Operator, execution_props::ExecutionProps, expr::Like, lit,
-    simplify::SimplifyContext,
+    Expr, ExprSchemable, Operator, execution_props::ExecutionProps, expr::Like, simplify::SimplifyContext,
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
@@ -161,7 +160,7 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let Expanded { nodes, complexity } = Expanded::of(&logical);
     if nodes > MAX_NODES {
         return Err(Error::invalid(format!(
-            "expands to more than {MAX_NODES} nodes; nest BETWEEN and COALESCE less"
+            "expands to more than {MAX_NODES} nodes; nest BETWEEN, COALESCE and CASE less"
         )));
     }
     if complexity > MAX_COMPLEXITY {
@@ -200,8 +199,10 @@ struct Expanded {
 impl Expanded {
     fn of(expression: &Expr) -> Self {
         let (mut nodes, mut complexity) = (0_u64, 0_u64);
+        let mut first = None;
         let counted = expression.apply_children(|child| {
             let child = Self::of(child);
+            first.get_or_insert((child.nodes, child.complexity));
             nodes = nodes.saturating_add(child.nodes);
             complexity = complexity.saturating_add(child.complexity);
             Ok(TreeNodeRecursion::Continue)
@@ -223,11 +224,12 @@ impl Expanded {
         // The operand of CASE may become a part of one comparison per branch.
         let (mut of_branches, mut complexity_of_branches) = (0_u64, 0_u64);
         if let Expr::Case(case) = expression
-            && let Some(operand) = &case.expr
+            && case.expr.is_some()
+            && let Some((nodes, complexity)) = first
         {
-            let (operand, branches) = (Self::of(operand), case.when_then_expr.len() as u64);
-            of_branches = operand.nodes.saturating_mul(branches);
-            complexity_of_branches = operand.complexity.saturating_mul(branches);
+            let branches = case.when_then_expr.len() as u64;
+            of_branches = nodes.saturating_mul(branches);
+            complexity_of_branches = complexity.saturating_mul(branches);
         }
         let nodes = nodes.saturating_mul(copies).saturating_add(of_branches).saturating_add(1);
         let complexity = complexity.saturating_add(complexity_of_branches);
@@ -292,7 +294,8 @@ fn check_pattern(like: &Like, row: &RecordBatch) -> Result<(), Error> {
             "LIKE: the pattern has {wildcards} wildcards, expected at most {MAX_WILDCARDS}"
         )));
     }
-    let of_text = Like { expr: Box::new(lit("")), ..like.clone() };
+    let text = ScalarValue::from("").cast_to(&pattern.data_type())?;
+    let of_text = Like { expr: Box::new(Expr::Literal(text, None)), ..like.clone() };
     value_of(&Expr::Like(of_text), row).map_err(|error| Error::invalid(format!("LIKE: {error}")))?;
     Ok(())
 }

@@ -11,7 +11,7 @@ pub struct DiskConfig {
     /// Maximum total size of the cache files in bytes. Each file is rounded up to a multiple of 4 KiB. `None`: half of the disk
     /// space that is free or occupied by these files when the tier is opened. Default: 64 GiB.
     pub capacity_bytes: Option<u64>,
-    /// Maximum memory for the index of the files, in bytes: 512 bytes for each file, and 128 bytes for each section. Default: 512 MiB.
+    /// Maximum memory for the index of the files, in bytes: 1 KiB for each file, and 128 bytes for each section. Default: 512 MiB.
     pub max_index_bytes: u64,
     /// Maximum size of the write queue in bytes. Further writes are skipped, or wait if they are required. A write
     /// that is larger than the whole queue is accepted when the queue is empty. Default: 256 MiB.

@@ -92,17 +92,12 @@ impl State {
         }
         let files = found.len();
         self.add(found);
-        if self.config.capacity_bytes.is_none() {
-            let resident_bytes = self.index.lock().resident_bytes();
-            self.default_capacity_bytes.get_or_init(|| capacity::default_bytes(&self.folder, resident_bytes));
+        if unlisted.is_empty() {
+            self.limit();
         }
-        self.shrink();
-        let capacity_bytes = self.capacity_bytes();
-        metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "disk").set(capacity_bytes as f64);
-        self.set_gauge();
         tracing::info!(
             files,
-            capacity_bytes,
+            capacity_bytes = self.capacity_bytes(),
             seconds = started.elapsed().as_secs_f64(),
             "disk cache recovered"
         );
@@ -125,13 +120,24 @@ impl State {
             return Vec::new();
         }
         self.add(found);
-        self.shrink();
-        self.set_gauge();
         if unlisted.is_empty() {
+            self.limit();
             tracing::info!("the disk cache accepts writes: all of its folders are listed");
             self.backoff.lock().succeeded();
         }
         unlisted
+    }
+
+    /// Determines the capacity if it is not configured, which depends on the size of all files, and evicts files above it.
+    fn limit(&self) {
+        if self.config.capacity_bytes.is_none() {
+            let resident_bytes = self.index.lock().resident_bytes();
+            self.default_capacity_bytes.get_or_init(|| capacity::default_bytes(&self.folder, resident_bytes));
+        }
+        self.shrink();
+        let capacity_bytes = self.capacity_bytes();
+        metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "disk").set(capacity_bytes as f64);
+        self.set_gauge();
     }
 
     fn scan<'a>(&'a self, cancelled: &'a CancellationToken) -> Scan<'a> {

@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) io_errors: IoErrors,
     /// Free space of the write queue.
     pub(crate) queue: Arc<Semaphore>,
+    /// Free part of the half of the write queue for callers that wait.
+    pub(crate) space: Arc<Semaphore>,
     pub(crate) writers: Arc<Semaphore>,
     pub(crate) readers: Arc<Semaphore>,
     /// Marker file, which is locked for the lifetime of the tier.

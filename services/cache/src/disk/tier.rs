@@ -47,7 +47,10 @@ pub struct Disk {
 }
 
 /// Space in the write queue, for [`Disk::put_within`].
-pub struct WriteSpace(OwnedSemaphorePermit);
+pub struct WriteSpace {
+    queued: OwnedSemaphorePermit,
+    share: OwnedSemaphorePermit,
+}
 
 /// Forecast of files, which is that of their entries.
 struct ByEntry(Arc<dyn Forecast<u128>>);
@@ -118,6 +121,7 @@ impl Disk {
             default_capacity_bytes: OnceLock::new(),
             recovered: CancellationToken::new(),
             queue: permits(queue_units(config.max_write_queue_bytes) as usize),
+            space: permits(queue_units(max_space_bytes(&config)) as usize),
             writers: permits(config.concurrent_writes),
             readers: permits(config.concurrent_reads),
             config,
@@ -222,12 +226,16 @@ impl Disk {
     }
 
     /// Waits for the files of earlier processes, and for space for a file of `bytes` in the write queue. A caller that does so before it
-    /// loads the sections holds no memory while the disk hangs. Cancel-safe.
+    /// loads the sections holds no memory while the disk hangs. All such callers together take at most half of the queue, so that
+    /// [`put`](Self::put), which does not wait, finds space, too. Half of the queue is sufficient for any file. Cancel-safe.
     pub async fn write_space(&self, bytes: u64) -> WriteSpace {
         self.recovered().await;
-        let units = queue_units(bytes.min(self.shared.config.max_write_queue_bytes));
-        let queued = Arc::clone(&self.shared.queue).acquire_many_owned(units).await;
-        WriteSpace(queued.expect("the queue is never closed"))
+        let units = queue_units(bytes.min(max_space_bytes(&self.shared.config)));
+        let acquire = async |from: &Arc<Semaphore>| {
+            Arc::clone(from).acquire_many_owned(units).await.expect("the semaphore is never closed")
+        };
+        let share = acquire(&self.shared.space).await;
+        WriteSpace { queued: acquire(&self.shared.queue).await, share }
     }
 
     /// As [`put`](Self::put), in space from [`write_space`](Self::write_space). Returns [`Outcome::Busy`] if the sections need more, and
@@ -288,9 +296,15 @@ impl Disk {
         if shared.backoff.lock().pausing(Instant::now()) {
             return Outcome::Failing;
         }
-        let units = queue_units(format::file_bytes(&sections).min(shared.config.max_write_queue_bytes));
-        let mut queued = space.map(|WriteSpace(queued)| queued);
-        let missing = units.saturating_sub(queued.as_ref().map_or(0, |queued| queued.num_permits() as u32));
+        let max_bytes = match &space {
+            Some(_) => max_space_bytes(&shared.config),
+            None => shared.config.max_write_queue_bytes,
+        };
+        let units = queue_units(format::file_bytes(&sections).min(max_bytes));
+        let (mut queued, share) = space.map(|space| (space.queued, space.share)).unzip();
+        let missing = units.saturating_sub(
+            queued.as_ref().map_or(0, |queued: &OwnedSemaphorePermit| queued.num_permits() as u32),
+        );
         if missing > 0 {
             let Ok(more) = Arc::clone(&shared.queue).try_acquire_many_owned(missing) else {
                 return Outcome::Busy;
@@ -303,7 +317,7 @@ impl Disk {
         let writer = Arc::clone(&shared.writers).acquire_owned().await;
         let written = spawn_blocking(move || {
             // The claim is dropped first, after the file is in the index: a caller without a claim finds the file.
-            let (_writer, _queued, _claim) = (writer, queued, claim);
+            let (_writer, _queued, _share, _claim) = (writer, queued, share, claim);
             let outcome = shared.write(entry, &sections, load_time);
             shared.set_gauge();
             outcome
@@ -347,6 +361,11 @@ impl Disk {
         drop(deleted.await);
         bytes
     }
+}
+
+/// Maximum size of the part of the write queue that callers wait for.
+fn max_space_bytes(config: &DiskConfig) -> u64 {
+    config.max_write_queue_bytes / 2
 }
 
 /// Number of semaphore permits for `bytes` in the write queue.

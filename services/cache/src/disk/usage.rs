@@ -1,10 +1,10 @@
-//! What files of the cache take: disk space, and memory for their index.
+//! Disk space of the files of the cache, and memory for their index.
 
 /// Block size of the file system, to which the size of a file is rounded up.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// Memory for a file in the index and in the eviction policy, in bytes, rounded up.
-const FILE_INDEX_BYTES: u64 = 512;
-/// Memory for a section in the header of its file and in the map of its entry, in bytes, rounded up.
+/// Memory for a file with a section in the index and in the eviction policy, in bytes, rounded up.
+const FILE_INDEX_BYTES: u64 = 1024;
+/// Memory for a further section in the header of its file and in the map of its entry, in bytes, rounded up.
 const SECTION_INDEX_BYTES: u64 = 128;
 
 /// Disk space and memory that files take, or may take.
@@ -56,7 +56,7 @@ mod tests {
             assert_eq!(Usage { bytes, index_bytes }.fits(limit), fits, "{bytes} {index_bytes}");
         }
         let file = Usage::of_file(4097, 3);
-        assert_eq!(file, Usage { bytes: 8192, index_bytes: 512 + 3 * 128 });
+        assert_eq!(file, Usage { bytes: 8192, index_bytes: 1024 + 3 * 128 });
         assert_eq!(limit.plus(file).minus(file), limit);
         assert_eq!(limit.minus(file), Usage::default());
     }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    BooleanArray, Decimal128Array, FixedSizeListArray, Float32Array, Int64Array, ListArray, StringArray,
+    BooleanArray, Date32Array, Decimal128Array, FixedSizeListArray, Float32Array, Int64Array, ListArray,
+    StringArray, Time32SecondArray, Time64MicrosecondArray, TimestampMicrosecondArray,
     TimestampMillisecondArray, UInt64Array,
     types::{Float32Type, Int64Type},
 };
@@ -63,4 +64,23 @@ fn text_and_times_have_a_first_and_a_last_and_nothing_has_none() {
     let empty = json!({"nulls": 0, "nans": null, "min": null, "max": null, "mean": null});
     assert_eq!(of(Int64Array::from(Vec::<i64>::new())), empty);
     assert_eq!(of(arrow_array::NullArray::new(2))["nulls"], 2);
+}
+
+#[test]
+fn a_time_that_has_no_text_is_shown_as_its_number() {
+    fn extremes(array: impl Array + 'static) -> [serde_json::Value; 2] {
+        let column = of(array);
+        ["min", "max"].map(|name| column[name].clone())
+    }
+    // DuckDB stores the date 'infinity' as this number.
+    let dates = Date32Array::from(vec![Some(0), None, Some(i32::MAX)]);
+    assert_eq!(extremes(dates), ["1970-01-01", "2147483647"]);
+    let timestamps = TimestampMicrosecondArray::from(vec![0, i64::MAX]);
+    assert_eq!(extremes(timestamps), ["1970-01-01T00:00:00", "9223372036854775807"]);
+    let midnight = Time64MicrosecondArray::from(vec![0, 86_400_000_000]);
+    assert_eq!(extremes(midnight), ["00:00:00", "86400000000"]);
+    let midnight = Time32SecondArray::from(vec![0, 86_400]);
+    assert_eq!(extremes(midnight), ["00:00:00", "86400"]);
+    let nowhere = TimestampMicrosecondArray::from(vec![5, -1]).with_timezone("Mars/Olympus");
+    assert_eq!(extremes(nowhere), ["-1", "5"]);
 }

@@ -217,6 +217,9 @@ impl Columns {
                 None => self.wanted(job, block),
                 Some(stored) => self.wanted_stored(job, block, stored),
             };
+            if disk.sections(wanted.block, &wanted.names()).iter().all(|is_present| *is_present) {
+                return Ok(true);
+            }
             let space = disk.write_space(space_bytes).await;
             let permit = self.blocks.permit(bytes, job.decode_flow, job.reader().source_id()).await?;
             let (mut claim, waiting) = self.claim(&wanted);
@@ -421,8 +424,8 @@ impl Columns {
     }
 }
 
-/// True if a frame of the job may need only a part of the rows of a block: those that the filter keeps, or the first rows of the next block,
-/// which belong to the last group of the frame.
+/// True if a frame of the job may need only some rows of a block: those that the filter keeps, or those of the groups that begin in the
+/// frame's block.
 fn skips_rows(job: &Job) -> bool {
     job.view().filter().is_some() || job.has_groups()
 }
@@ -436,7 +439,7 @@ fn sections(claim: &Claim, wanted: &Wanted) -> Vec<(u128, Vec<Bytes>)> {
     found.collect()
 }
 
-/// Columns of a block, of which [`chunks`](Self::chunks) makes the rows of a view.
+/// Columns of a block, of which [`take`](Self::take) makes the rows of a view.
 pub(crate) struct CachedRows {
     columns: Vec<Chunks>,
     /// Positions and schema of the columns if they are stored columns, from which the columns of the view have to be

@@ -54,6 +54,7 @@ impl Job {
             let reason = format!("{} readers for {} datasets of a mixture", others.len(), shares.len());
             return Err(Error::Internal(reason));
         }
+        check_snapshots(train, &others)?;
         let own_rows = train.batch_size - shares.iter().sum::<u64>();
         let used = if shares.is_empty() { ViewUse::Stream } else { ViewUse::Mixture };
         let mut job = Self::resolve_dataset(train, own, own_rows, used)?;
@@ -132,10 +133,7 @@ fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
             return Err(Error::invalid(format!("{}.fraction", mix_field(mixed)), reason));
         }
         if !seen.insert((&mixed.dataset, &mixed.snapshot, &mixed.filter)) {
-            return Err(Error::invalid(
-                mix_field(mixed),
-                "occurs twice with the same filter; add up the fractions",
-            ));
+            return Err(occurs_twice(mixed));
         }
         shares.push(rows as u64);
     }
@@ -146,6 +144,22 @@ fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
         return Err(Error::invalid("mix", reason));
     }
     Ok(shares)
+}
+
+/// Checks that no two datasets of the mixture are the same rows of one snapshot. [`shares`] cannot tell if one of them
+/// names its snapshot and the other one reads the current snapshot.
+fn check_snapshots(train: &v1::Train, others: &[Resolved<'_>]) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    for (mixed, other) in train.mix.iter().zip(others) {
+        if !seen.insert((&mixed.dataset, other.reader.snapshot().id(), &mixed.filter)) {
+            return Err(occurs_twice(mixed));
+        }
+    }
+    Ok(())
+}
+
+fn occurs_twice(mixed: &v1::Mixed) -> Error {
+    Error::invalid(mix_field(mixed), "occurs twice with the same filter; add up the fractions")
 }
 
 fn mix_field(mixed: &v1::Mixed) -> String {

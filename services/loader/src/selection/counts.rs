@@ -159,10 +159,9 @@ impl CountEntry {
     fn bytes(&self) -> usize {
         let done = self.done.get().map_or(0, |counts| {
             let groups = counts.groups().map_or(0, |groups| groups.begun.len());
-            (counts.rows().len() + groups) * size_of::<u32>()
+            (counts.rows().len() + 2 * groups) * size_of::<u32>()
         });
-        // A map is at least half full.
-        done + 2 * self.blocks.lock().len() * size_of::<(usize, Block)>()
+        done + self.blocks.lock().capacity() * size_of::<(usize, Block)>()
     }
 
     /// True if a request counts or waits for the counts, or a job uses the lengths of the groups.

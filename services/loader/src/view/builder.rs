@@ -23,6 +23,8 @@ use crate::Error;
 const MAX_COLUMNS: usize = 1 << 16;
 /// Maximum number of names and prefixes in the columns of a tensor.
 const MAX_PATTERNS: usize = 4096;
+/// Maximum number of columns of all tensors of a view. A column counts once for each tensor that contains it.
+const MAX_TENSOR_COLUMNS: usize = 1 << 16;
 /// Maximum number of key columns.
 const MAX_KEYS: usize = 64;
 /// Maximum `max_list_length` of a tensor.
@@ -41,6 +43,8 @@ pub(super) struct Builder<'a> {
     pub(super) known: Vec<Known>,
     /// Index in `known` of the first column of each name.
     by_name: HashMap<String, usize>,
+    /// Values of `by_name`, sorted by name.
+    sorted: Vec<usize>,
     /// Index in `columns` of each used column of `known`.
     inputs: HashMap<usize, usize>,
     delivered: HashSet<String>,
@@ -51,6 +55,8 @@ pub(super) struct Builder<'a> {
     validity_bits: usize,
     variable_items: Vec<HeapItems>,
     nested_count: usize,
+    /// Number of columns of all tensors so far.
+    tensor_columns: usize,
     tables: usize,
     group_keys: Vec<usize>,
     grouped_by: Vec<String>,
@@ -152,6 +158,9 @@ impl<'a> Builder<'a> {
         for (index, column) in known.iter().enumerate() {
             by_name.entry(column.field.name().clone()).or_insert(index);
         }
+        let is_first = |index: &usize| by_name.get(known[*index].field.name()) == Some(index);
+        let mut sorted: Vec<usize> = (0..known.len()).filter(is_first).collect();
+        sorted.sort_unstable_by(|a, b| known[*a].field.name().cmp(known[*b].field.name()));
         Ok(Self {
             snapshot,
             select,
@@ -159,6 +168,7 @@ impl<'a> Builder<'a> {
             alike,
             known,
             by_name,
+            sorted,
             inputs: HashMap::new(),
             delivered: HashSet::new(),
             fields: Vec::new(),
@@ -168,6 +178,7 @@ impl<'a> Builder<'a> {
             validity_bits: 0,
             variable_items: Vec::new(),
             nested_count: 0,
+            tensor_columns: 0,
             tables: 0,
             group_keys: Vec::new(),
             grouped_by: Vec::new(),
@@ -374,6 +385,7 @@ impl<'a> Builder<'a> {
             return Err(Error::invalid(kind, "a tensor has no name"));
         }
         let columns = self.tensor_columns(field, columns)?;
+        self.tensor_columns += columns.len();
         let mut types = Vec::with_capacity(columns.len());
         for column in &columns {
             let found = &self.known[*column].field;
@@ -414,38 +426,51 @@ impl<'a> Builder<'a> {
         Ok(TensorSource { inputs, dtype, width, fill })
     }
 
+    /// Resolves the names and prefixes of the columns of a tensor. A prefix stands for its columns in the order of `known`.
     fn tensor_columns(&self, field: &str, patterns: &[String]) -> Result<Vec<usize>, Error> {
         if patterns.is_empty() || patterns.len() > MAX_PATTERNS {
             let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", patterns.len());
             return Err(Error::invalid(field, reason));
         }
         let (mut columns, mut seen) = (Vec::new(), HashSet::new());
-        let mut add = |column: usize| {
-            if !seen.insert(column) {
-                let name = self.known[column].field.name();
-                return Err(Error::invalid(field, format!("column '{name}' is requested twice")));
-            }
-            columns.push(column);
-            Ok(())
-        };
         for pattern in patterns {
-            let Some(prefix) = pattern.strip_suffix('*') else {
-                add(self.find(field, pattern)?)?;
-                continue;
-            };
-            let mut found = false;
-            for (column, known) in self.known.iter().enumerate() {
-                let name = known.field.name();
-                if name.starts_with(prefix) && self.by_name.get(name) == Some(&column) {
-                    add(column)?;
-                    found = true;
+            let named;
+            let found = match pattern.strip_suffix('*') {
+                Some(prefix) => self.with_prefix(field, prefix)?,
+                None => {
+                    named = [self.find(field, pattern)?];
+                    &named[..]
                 }
+            };
+            // The total is checked before the columns are added, because a short prefix may stand for many columns.
+            let first = columns.len();
+            let total = self.tensor_columns + first + found.len();
+            if total > MAX_TENSOR_COLUMNS {
+                let reason = format!(
+                    "has, together with the tensors before it, {total} columns or more, expected at most {MAX_TENSOR_COLUMNS}"
+                );
+                return Err(Error::invalid(field, reason));
             }
-            if !found {
-                return Err(Error::invalid(field, format!("no column begins with '{prefix}'")));
+            columns.extend_from_slice(found);
+            columns[first..].sort_unstable();
+            if let Some(twice) = columns[first..].iter().find(|column| !seen.insert(**column)) {
+                let name = self.known[*twice].field.name();
+                return Err(Error::invalid(field, format!("column '{name}' is requested twice")));
             }
         }
         Ok(columns)
+    }
+
+    /// Returns the columns whose names begin with `prefix`, in the order of their names.
+    fn with_prefix(&self, field: &str, prefix: &str) -> Result<&[usize], Error> {
+        let name = |column: usize| self.known[column].field.name().as_str();
+        let start = self.sorted.partition_point(|column| name(*column) < prefix);
+        let rest = &self.sorted[start..];
+        let found = &rest[..rest.partition_point(|column| name(*column).starts_with(prefix))];
+        if found.is_empty() {
+            return Err(Error::invalid(field, format!("no column begins with '{prefix}'")));
+        }
+        Ok(found)
     }
 
     /// Source columns added so far.

@@ -74,7 +74,7 @@ pub(crate) fn check_fill(field: &str, fill: f64, dtype: &DataType) -> Result<(),
     let fits = match dtype {
         DataType::Float64 => true,
         DataType::Float32 => !(fill.is_finite() && (fill as f32).is_infinite()),
-        DataType::Float16 => !(fill.is_finite() && half::f16::from_f64(fill).is_infinite()),
+        DataType::Float16 => !(fill.is_finite() && float16(fill).is_infinite()),
         integer => {
             let (low, past) = integer_range(integer);
             fill.fract() == 0.0 && fill >= low && fill < past
@@ -102,12 +102,18 @@ pub(crate) fn fill_bytes(fill: f64, dtype: &DataType) -> Vec<u8> {
     match dtype {
         DataType::Float64 => fill.to_le_bytes().to_vec(),
         DataType::Float32 => (fill as f32).to_le_bytes().to_vec(),
-        DataType::Float16 => half::f16::from_f64(fill).to_le_bytes().to_vec(),
+        DataType::Float16 => float16(fill).to_le_bytes().to_vec(),
         integer => {
             let width = integer.primitive_width().unwrap_or(1);
             (fill as i128).to_le_bytes()[..width].to_vec()
         }
     }
+}
+
+/// Rounds to float32 and then to float16, as Arrow converts float64. A direct conversion rounds once or twice,
+/// depending on the CPU.
+fn float16(value: f64) -> half::f16 {
+    half::f16::from_f32(value as f32)
 }
 
 /// Converts `array` to `dtype`. Nulls stay null. Returns the reason if a value does not fit.
@@ -116,8 +122,15 @@ pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, St
         return Ok(ArrayRef::clone(array));
     }
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    let converted = cast_with_options(array.as_ref(), dtype, &options)
-        .map_err(|error| format!("{error}, expected {dtype}"))?;
+    let cast = |array: &ArrayRef, to: &DataType| {
+        cast_with_options(array.as_ref(), to, &options).map_err(|error| format!("{error}, expected {dtype}"))
+    };
+    let converted = if array.data_type().is_decimal() && dtype == &DataType::Float16 {
+        // The direct conversion depends on the CPU, see `float16`.
+        cast(&cast(array, &DataType::Float32)?, dtype)?
+    } else {
+        cast(array, dtype)?
+    };
     if dtype.is_floating() && has_new_infinity(array, &converted) {
         return Err(format!("a finite {} value overflows {dtype}", array.data_type()));
     }

@@ -149,12 +149,15 @@ async fn an_invalid_mixture_is_refused_with_the_name_of_its_field() {
     };
     let mixed = |share| Mixed { dataset: "other".into(), fraction: share, ..Mixed::default() };
     let of = |mix: Vec<Mixed>| Train { mix, ..mixture(1) };
+    let pinned = Mixed { snapshot: reader.snapshot().id().to_owned(), ..mixed(0.25) };
     for (train, words) in [
         (of(vec![mixed(0.3)]), "mix.other.fraction: is 0.3, which is 28.799"),
         (of(vec![mixed(0.0)]), "mix.other.fraction: is 0, which is 0 of 96 rows"),
         (of(vec![mixed(1.0)]), "expected a fraction that makes 1 to 95 whole rows"),
         (of(vec![mixed(f64::NAN)]), "mix.other.fraction: is NaN"),
         (of(vec![mixed(0.25), mixed(0.25)]), "mix.other: occurs twice with the same filter"),
+        // One names the current snapshot, the other one reads it.
+        (of(vec![mixed(0.25), pinned]), "mix.other: occurs twice with the same filter"),
         (
             of(vec![mixed(0.5), Mixed { filter: "x > 0".into(), ..mixed(0.5) }]),
             "mix: takes 96 of 96 rows, which leaves none for 'd'",

@@ -7,10 +7,10 @@ use std::sync::{
 
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
 use forebay_loader::{Config, CountProgress, Error, Job};
-use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
+use forebay_proto::v1::{Dedupe, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
 
-use crate::fixture::{decode, drain, job, loader, numbered, ranked, reader, store};
+use crate::fixture::{decode, drain, floats, job, loader, numbered, ranked, reader, store};
 
 fn in_order(train: Train) -> Train {
     let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
@@ -126,6 +126,45 @@ async fn an_invalid_request_is_refused_with_the_name_of_its_field() {
     let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
     assert!(refused(&filter("id +"), &reader).starts_with("filter: "));
     assert_eq!(refused(&filter("id"), &reader), "filter: is of type Int64, expected a boolean");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_columns_of_all_tensors_of_a_view_are_limited() {
+    let reader = reader(store(&[floats(1000, 1)], 20_000).await).await;
+    let every = || vec!["c*".to_owned()];
+    let tensor = |name: String| Tensor { name, columns: every(), ..Tensor::default() };
+    let tensors = |count: usize| {
+        in_order(Train {
+            tensors: (0..count).map(|index| tensor(format!("t{index}"))).collect(),
+            ..Train::default()
+        })
+    };
+    assert!(Job::resolve(&tensors(65), reader.clone(), None).is_ok());
+    let reason = "has, together with the tensors before it, 66000 columns or more, expected at most 65536";
+    assert_eq!(refused(&tensors(66), &reader), format!("tensors.t65: {reason}"));
+    assert_eq!(refused(&tensors(60_000), &reader), format!("tensors.t65: {reason}"));
+    let key = vec!["c0".to_owned()];
+    let dedupe = Dedupe { key, tensor: "d".into(), columns: every(), ..Dedupe::default() };
+    let request = Train { dedupe: vec![dedupe], ..tensors(65) };
+    assert_eq!(refused(&request, &reader), format!("dedupe.d: {reason}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_stands_for_its_columns_in_the_order_of_the_dataset() {
+    let reader = reader(store(&[floats(112, 1)], 20_000).await).await;
+    let every: Vec<f32> = (0..112_u8).map(f32::from).collect();
+    for (columns, expected) in [
+        (vec!["c*"], every),
+        (vec!["c10*"], vec![10.0, 100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0, 107.0, 108.0, 109.0]),
+        (vec!["c9", "c11*", "c3"], vec![9.0, 11.0, 110.0, 111.0, 3.0]),
+    ] {
+        let columns = columns.into_iter().map(str::to_owned).collect();
+        let tensor = Tensor { name: "t".into(), columns, ..Tensor::default() };
+        let request = in_order(Train { tensors: vec![tensor], ..Train::default() });
+        let batches = rows(&request, &reader).await.unwrap();
+        let row = batches[0]["t"].as_fixed_size_list().value(0);
+        assert_eq!(row.as_primitive::<Float32Type>().values()[..], expected);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

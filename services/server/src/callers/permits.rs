@@ -71,6 +71,11 @@ impl Permits {
         granted.await.ok()?;
         Some(permit)
     }
+
+    /// Number of permits that one caller can hold.
+    pub(crate) fn max_of_caller(&self) -> usize {
+        self.queue.lock().max_of_caller()
+    }
 }
 
 impl Drop for Permit {
@@ -115,7 +120,7 @@ impl Queue {
 
     /// Grants free permits to queued requests.
     fn grant(&mut self) {
-        let max_of_caller = (self.permits - 1).max(1);
+        let max_of_caller = self.max_of_caller();
         loop {
             let running: usize = self.callers.values().map(|requests| requests.running.len()).sum();
             if running >= self.permits {
@@ -149,6 +154,10 @@ impl Queue {
         if let Some(requests) = most {
             requests.queued.pop_back();
         }
+    }
+
+    fn max_of_caller(&self) -> usize {
+        (self.permits - 1).max(1)
     }
 
     fn next_change(&mut self) -> u64 {

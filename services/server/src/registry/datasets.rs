@@ -275,6 +275,21 @@ impl Datasets {
 
     /// The reader of snapshot `id`, current or not. An empty id means the current one.
     pub(crate) async fn pinned(&self, access: &Access, name: &str, id: &str) -> Result<Reader, Error> {
+        self.pinned_of(access, false, name, id).await
+    }
+
+    /// As [`pinned`](Self::pinned), for the server itself. Its loads are not queued behind those of callers.
+    pub(crate) async fn pinned_by_server(&self, name: &str, id: &str) -> Result<Reader, Error> {
+        self.pinned_of(&Access::everything(), true, name, id).await
+    }
+
+    async fn pinned_of(
+        &self,
+        access: &Access,
+        is_server: bool,
+        name: &str,
+        id: &str,
+    ) -> Result<Reader, Error> {
         let dataset = &*self.find(access, name).await?;
         if id.is_empty() {
             return self.current(access, name).await;
@@ -288,8 +303,9 @@ impl Datasets {
         if let Some(reader) = self.kept_pinned(&key) {
             return Ok(reader);
         }
+        let caller = (!is_server).then(|| access.caller());
         let load = || self.load_pinned(dataset, &key);
-        match self.shared.loads.join(&access.caller(), &key, load).await? {
+        match self.shared.loads.join(caller.as_ref(), &key, load).await? {
             Ok(reader) => Ok(reader),
             Err(error @ forebay_storage::Error::UnknownSnapshot { .. }) => {
                 let current = match &*dataset.phase.borrow() {

@@ -239,7 +239,7 @@ impl OnlineDatasets {
             let Some(reader) = opened(&mut phase).await else { return };
             let id = reader.snapshot().id().to_owned();
             let loaded = match &pinned {
-                Some(pinned) => match datasets.pinned(&Access::everything(), &name, pinned).await {
+                Some(pinned) => match datasets.pinned_by_server(&name, pinned).await {
                     Ok(reader) => {
                         online.pin_first(reader).await.map(|()| Takeover::Pinned).map_err(Error::from)
                     }
@@ -302,7 +302,7 @@ impl OnlineDatasets {
         name: &str,
     ) -> Result<(), Error> {
         let Some(id) = online.last_accepted().filter(|_| !online.is_ready()) else { return Ok(()) };
-        let loaded = match datasets.pinned(&Access::everything(), name, &id).await {
+        let loaded = match datasets.pinned_by_server(name, &id).await {
             Ok(reader) => {
                 let loaded = online.load_snapshot(reader).await;
                 loaded.map(drop).map_err(|error| datasets.read_error([name], error))

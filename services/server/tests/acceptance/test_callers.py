@@ -148,21 +148,37 @@ class Explanations:
 def test_a_token_with_many_slow_explanations_does_not_delay_that_of_another(
     start: Callable[..., Server], tokens: Path
 ) -> None:
-    server = start('explain_timeout = "6s"', SLOW, tokens=tokens)
-    explanations, count = Explanations(server), 24
+    server = start('explain_timeout = "60s"', SLOW, tokens=tokens)
+    explanations, count = Explanations(server), 48
     # A request is charged until its response begins.
     pending = lambda: callers(server, "other").get("greedy", {"incoming_bytes": 0})["incoming_bytes"]
-    with ThreadPoolExecutor(count) as executor:
+    with ThreadPoolExecutor(count) as executor, contextlib.ExitStack() as stack:
+        # Ends the explanations that are still queued.
+        stack.callback(server.kill)
         greedy = [executor.submit(explanations.explain, "greedy") for _ in range(count)]
-        until(lambda: pending() >= 16 * len(explanations.body))
+        # Two of them are explained at a time, so these take 16 seconds.
+        until(lambda: pending() >= 32 * len(explanations.body))
         status, _, content = explanations.explain("other")
         assert status == 200, content
-        assert pending() >= 8 * len(explanations.body), "most of the other explanations have ended before"
-        answers = [each.result() for each in greedy]
-    # They are explained one after the other, and only as many as fit in the time.
-    assert {status for status, _, _ in answers} == {200, 429}
-    late = next(content for status, _, content in answers if status == 429)
-    assert b"was queued for 6s (limits.explain_timeout)" in late
+        assert not all(each.done() for each in greedy), "the other explanations have ended before"
+
+
+def test_an_explanation_that_exceeds_its_timeout_and_one_that_is_queued_for_as_long_have_different_statuses(
+    start: Callable[..., Server], tokens: Path
+) -> None:
+    slower = SLOW.replace("1s", "5s")
+    server = start('max_concurrent_explains = 1\nexplain_timeout = "2s"', slower, tokens=tokens)
+    explanations, count = Explanations(server), 8
+    with ThreadPoolExecutor(count) as executor:
+        answers = list(executor.map(explanations.explain, ["greedy"] * count))
+    messages = {status: json.loads(content)["error"] for status, _, content in answers}
+    assert set(messages) == {429, 504}
+    assert messages[504].startswith("the batch was not rebuilt within 2s (limits.explain_timeout)")
+    expected = (
+        "the explanation was queued for 2s (limits.explain_timeout); limits.max_concurrent_explains is 1, of which one "
+        "caller can use 1; "
+    )
+    assert messages[429].startswith(expected), messages[429]
 
 
 def test_above_the_limit_the_queued_explanations_of_the_token_with_the_most_are_rejected(

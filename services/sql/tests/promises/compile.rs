@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, Float64Array, Int8Array, Int32Array, Int64Array,
-    ListArray, RecordBatch, StringArray, StructArray, cast::AsArray, types::Int32Type,
+    LargeStringArray, ListArray, RecordBatch, StringArray, StructArray, cast::AsArray, types::Int32Type,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
@@ -232,6 +232,25 @@ fn the_pattern_of_like_is_a_constant_of_limited_size() {
         }
     }
     assert!(compiled("t LIKE 'a' || '%'").is_ok(), "constants are combined");
+    // Text with 64-bit offsets.
+    let schema = Schema::new(vec![Field::new("t", DataType::LargeUtf8, true)]);
+    let texts: ArrayRef = Arc::new(LargeStringArray::from(vec!["abc", "xbc"]));
+    let rows = RecordBatch::try_new(Arc::new(schema.clone()), vec![texts]).unwrap();
+    for (text, expected) in
+        [("t LIKE 'a%c'", 1), ("t ILIKE 'A%'", 1), ("t NOT LIKE '%bc'", 0), ("t LIKE NULL", 0)]
+    {
+        let values = Expression::filter(text, &schema).unwrap().evaluate(&rows).unwrap();
+        assert_eq!(values.as_boolean().true_count(), expected, "{text}");
+    }
+}
+
+#[test]
+fn operands_of_case_that_are_nested_are_counted_in_one_pass() {
+    let schema = Schema::new(vec![Field::new("f", DataType::Float64, true)]);
+    let nested = (0..45).fold("f".to_owned(), |operand, _| format!("CASE {operand} WHEN 1e0 THEN 2e0 END"));
+    // Two passes at each level would take days.
+    let refused = Expression::column(&format!("{nested} AS y"), &schema).unwrap_err().to_string();
+    assert!(refused.contains("nodes"), "{refused}");
 }
 
 #[test]

@@ -29,16 +29,25 @@ pub(crate) fn fixed_bytes(leaf: &DataType, values: u64) -> u64 {
     }
 }
 
-/// Size in bytes of one null. Values of a fixed size take their full memory when null.
+/// Size in bytes of one null. Values of a fixed size take their full memory when null. A list or map counts as if it had one item,
+/// which is null.
 pub(crate) fn null_bytes(data_type: &DataType) -> u64 {
+    nulls_bytes(data_type, 1)
+}
+
+fn nulls_bytes(data_type: &DataType, nulls: u64) -> u64 {
     match data_type {
         DataType::FixedSizeList(item, length) => {
-            u64::from(length.unsigned_abs()).saturating_mul(null_bytes(item.data_type()))
+            let items = nulls.saturating_mul(u64::from(length.unsigned_abs()));
+            nulls_bytes(item.data_type(), items).saturating_add(items.div_ceil(8))
+        }
+        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => {
+            fixed_bytes(data_type, nulls).saturating_add(nulls_bytes(item.data_type(), nulls))
         }
         DataType::Struct(fields) => {
-            fields.iter().map(|field| null_bytes(field.data_type())).fold(0, u64::saturating_add)
+            fields.iter().map(|field| nulls_bytes(field.data_type(), nulls)).fold(0, u64::saturating_add)
         }
-        other => fixed_bytes(other, 1),
+        other => fixed_bytes(other, nulls),
     }
 }
 

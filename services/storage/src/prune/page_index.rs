@@ -126,6 +126,10 @@ impl BlockMetadata {
             let missing = || ParquetError::General("no page index".to_owned());
             let (index, locations) =
                 (metadata.column_index().ok_or_else(missing)?, metadata.offset_index().ok_or_else(missing)?);
+            let pages = locations[0][0].page_locations().len();
+            if pages > MAX_PAGES {
+                return Err(ParquetError::General(format!("{pages} pages, expected at most {MAX_PAGES}")));
+            }
             let fields = self.footer.schema().project(&[root])?;
             let converter = StatisticsConverter::try_new(name, &fields, &schema)?;
             let min = converter.data_page_mins(index, locations, &[0])?;

@@ -46,7 +46,7 @@ pub(crate) struct Encoded {
 pub struct EncodedBlock {
     encoded: Encoded,
     config: Arc<Config>,
-    /// Maximum size of the variable-width values of a batch of several rows, in bytes.
+    /// Maximum size of the variable-width values and fixed-size lists of a batch of several rows, in bytes.
     max_batch_bytes: u64,
 }
 
@@ -56,8 +56,8 @@ impl EncodedBlock {
         Self { encoded, config, max_batch_bytes }
     }
 
-    /// Sets the maximum size of the strings and binary values of a batch, in bytes. A batch of one row may exceed it. Default: the
-    /// maximum size of a block.
+    /// Sets the maximum size of the strings, binary values and fixed-size lists of a batch, in bytes. A batch of one row may exceed
+    /// it. Default: the maximum size of a block.
     #[must_use]
     pub fn with_max_batch_bytes(self, bytes: u64) -> Self {
         Self { max_batch_bytes: bytes.min(self.config.max_block_bytes), ..self }

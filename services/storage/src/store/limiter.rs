@@ -5,8 +5,8 @@
 //! succeeds (additive increase, multiplicative decrease). A request waits for a permit, and holds it until the
 //! response body has been read. It releases the permit while it waits for a retry.
 //!
-//! Bodies that are collected in memory whatever their length have a maximum size: those of errors, listings and whole objects. The reader
-//! of a range checks the length itself.
+//! Bodies that are collected in memory whatever their length have a maximum size: those of errors, listings and whole objects. The body of
+//! an error ends there, so that its status is still known. The reader of a range checks the length itself.
 
 use std::{
     pin::Pin,
@@ -75,13 +75,14 @@ impl HttpService for LimitingService {
             permit.take().into_iter().for_each(Permit::overloaded);
         }
         let (parts, body) = response.into_parts();
+        let is_cut = !parts.status.is_success();
         let limit = match parts.status.is_success() {
             false => MAX_ERROR_BYTES,
             true if is_range => u64::MAX,
             true if is_listing => MAX_LISTING_BYTES,
             true => MAX_OBJECT_BYTES,
         };
-        let body = HttpResponseBody::new(LimitedBody { inner: body, limit, left: limit, permit });
+        let body = HttpResponseBody::new(LimitedBody { inner: body, limit, left: limit, is_cut, permit });
         Ok(HttpResponse::from_parts(parts, body))
     }
 }
@@ -105,6 +106,8 @@ struct LimitedBody {
     limit: u64,
     /// Bytes that may follow.
     left: u64,
+    /// True if the body ends at its maximum size, and false if that is an error.
+    is_cut: bool,
     permit: Option<Permit>,
 }
 
@@ -121,6 +124,10 @@ impl Body for LimitedBody {
             let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
             let Some(left) = self.left.checked_sub(bytes) else {
                 self.permit = None;
+                self.left = 0;
+                if self.is_cut {
+                    return Poll::Ready(None);
+                }
                 let error = std::io::Error::other(format!("the response has more than {} bytes", self.limit));
                 return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Decode, error))));
             };

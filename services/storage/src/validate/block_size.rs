@@ -13,22 +13,29 @@ use crate::{
         ranges::Sparse,
     },
     validate::{
-        block_size::shared_values::{dictionary_lengths, shared_bytes},
+        block_size::{
+            fixed_lists::FixedLists,
+            shared_values::{dictionary_lengths, shared_bytes},
+        },
         footer::{Footer, catch_panics},
         int96,
         page_headers::{Limits, Rejection, Summary, walk_pages},
     },
 };
 
+mod fixed_lists;
 mod shared_values;
 
 /// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
 /// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. Their byte arrays, which can be in
-/// dictionaries, have at most `batch_bytes` bytes, unless one row has more.
+/// dictionaries, and their fixed-size lists, which can be null, have at most `batch_bytes` bytes, unless one row has more.
 ///
 /// A page can store one long value and refer to it a million times. Such values are counted before decoding if a row
 /// can hold any number of them. Other columns hold one value per row, so batches have fewer rows if the longest values
 /// are long. Their size is checked during decoding, once per batch.
+///
+/// A null fixed-size list occupies the memory of all its items, but one definition level in a page. Such lists are counted in the
+/// same way.
 ///
 /// # Errors
 /// [`Error::Corrupt`] for malformed pages, [`Error::Limit`] for a page over `max_page_bytes`, and for a block whose
@@ -47,16 +54,26 @@ pub(crate) fn check_block(
     let mut chunks = Chunks::new(Arc::clone(footer), groups.clone());
     let (mut decoded, mut encoded) = (Total::decoded(url, config), Total::encoded(url, config));
     let (mut flat, mut repeated) = (Vec::new(), Vec::new());
+    let (mut row_bytes, mut list_chunks) = (0_u64, Vec::new());
     for root in roots {
-        let types = leaf_types(footer.schema().field(*root).data_type());
-        for (leaf, leaf_type) in footer.leaves(*root).zip(types) {
+        let field = footer.schema().field(*root);
+        let types = leaf_types(field.data_type()).into_iter().zip(FixedLists::of_leaves(field));
+        for (leaf, (leaf_type, lists)) in footer.leaves(*root).zip(types) {
+            row_bytes = row_bytes.saturating_add(lists.row_bytes);
+            let lists = Arc::new(lists);
             let mut leaf_chunks = Vec::with_capacity(groups.len());
             let mut largest_page = 0;
             for group in groups.clone() {
                 let chunk = footer.metadata().row_group(group).column(leaf);
                 let place = |error: Error| error.at(Some(group), Some(&chunk.column_path().string()));
                 let summary = check_chunk(url, chunk, &sparse, config).map_err(place)?;
-                decoded.add(decoded_bytes(leaf_type, chunk, &summary)).map_err(place)?;
+                let rows = u64::try_from(footer.metadata().row_group(group).num_rows()).unwrap_or(0);
+                let of_lists = rows.saturating_mul(lists.row_bytes);
+                decoded.add(decoded_bytes(leaf_type, chunk, &summary).max(of_lists)).map_err(place)?;
+                if lists.is_repeated {
+                    let lists = Arc::clone(&lists);
+                    list_chunks.push(ListChunk { group, chunk, values: summary.values, lists });
+                }
                 // The decoder holds one page of each leaf column. The dictionaries of all row groups can be in memory,
                 // because they are read to find the longest value.
                 let growth = summary.page_bytes.saturating_sub(largest_page);
@@ -76,10 +93,11 @@ pub(crate) fn check_block(
             }
         }
     }
+    check_null_lists(url, &list_chunks, &sparse, &mut decoded)?;
     let of_repeated = repeated.iter_mut().flat_map(|(_, chunks)| chunks);
     check_repeated(url, of_repeated.collect(), &sparse, decoded)?;
     let of_flat = flat.iter_mut().flat_map(|(_, chunks)| chunks);
-    let rows = rows_at_once(url, of_flat.collect(), batch_rows, batch_bytes)?;
+    let rows = rows_at_once(url, of_flat.collect(), row_bytes, (batch_rows, batch_bytes))?;
     for (leaf, leaf_chunks) in flat.into_iter().chain(repeated) {
         chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect());
     }
@@ -92,6 +110,15 @@ struct LeafChunk<'a> {
     chunk: &'a ColumnChunkMetaData,
     pages: Pages,
     summary: Summary,
+}
+
+/// Column chunk with fixed-size lists of which a row can hold any number.
+struct ListChunk<'a> {
+    group: usize,
+    chunk: &'a ColumnChunkMetaData,
+    /// Number of values, including nulls.
+    values: u64,
+    lists: Arc<FixedLists>,
 }
 
 /// Size in bytes that must not exceed `max_block_bytes`.
@@ -189,6 +216,34 @@ fn decoded_bytes(leaf: &DataType, chunk: &ColumnChunkMetaData, summary: &Summary
     fixed.saturating_add(stored)
 }
 
+/// Adds the decoded size of null fixed-size lists of which a row can hold any number to `decoded`.
+///
+/// The pages are only read if the size could exceed the limit, assuming that every value is a null list.
+fn check_null_lists(
+    url: &str,
+    chunks: &[ListChunk<'_>],
+    sparse: &Arc<Sparse>,
+    decoded: &mut Total<'_>,
+) -> Result<(), Error> {
+    let estimates = chunks.iter().map(|chunk| chunk.values.saturating_mul(chunk.lists.max_level_bytes()));
+    if estimates.fold(0, u64::saturating_add) <= decoded.left() {
+        return Ok(());
+    }
+    for ListChunk { group, chunk, lists, .. } in chunks {
+        let descriptor = chunk.column_descr();
+        let (max_rep_level, max_def_level) = (descriptor.max_rep_level(), descriptor.max_def_level());
+        let limit = decoded.left();
+        // The decoder needs the pages again.
+        let bytes = catch_panics(url, || {
+            lists.null_list_bytes(Pages::new(sparse, chunk)?, max_rep_level, max_def_level, limit)
+        });
+        bytes
+            .and_then(|bytes| decoded.add(bytes))
+            .map_err(|error| error.at(Some(*group), Some(&chunk.column_path().string())))?;
+    }
+    Ok(())
+}
+
 /// Checks the decoded size of byte arrays of which a row can hold any number. `decoded` is the size of all other
 /// values.
 ///
@@ -222,23 +277,25 @@ fn check_repeated(
     Ok(())
 }
 
-/// Number of rows that may be decoded at once, assuming that every row holds the longest value of every column.
+/// Number of rows that may be decoded at once, assuming that every row holds the longest value of every column. The fixed-size
+/// lists of a row have `row_bytes` bytes.
 ///
-/// At least one row. It fits, because a value is not longer than its dictionary or page.
+/// At least one row. It fits, because a value is not longer than its dictionary or page, and the footer check limits the size of a
+/// null.
 fn rows_at_once(
     url: &str,
     mut chunks: Vec<&mut LeafChunk<'_>>,
-    batch_rows: usize,
-    limit: u64,
+    row_bytes: u64,
+    (batch_rows, limit): (usize, u64),
 ) -> Result<usize, Error> {
     let rows = |longest: u64| usize::try_from(limit / longest.max(1)).unwrap_or(usize::MAX).max(1);
     let longest = chunks.iter().map(|chunk| chunk.summary.dictionary_bytes.max(chunk.summary.prefix_bytes));
-    let at_least = rows(longest.fold(0, u64::saturating_add));
+    let at_least = rows(longest.fold(row_bytes, u64::saturating_add));
     if at_least >= batch_rows {
         return Ok(batch_rows);
     }
     // A large dictionary seldom consists of one value, so determine the longest value.
-    let mut exact = 0_u64;
+    let mut exact = row_bytes;
     for chunk in &mut chunks {
         let longest = chunk.longest_value(url)?;
         exact = exact.saturating_add(longest.max(chunk.summary.prefix_bytes));

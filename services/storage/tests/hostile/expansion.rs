@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, StringArray, cast::AsArray};
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, ListArray, RecordBatch, StringArray, cast::AsArray,
+    types::Float32Type,
+};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
@@ -120,6 +123,55 @@ fn an_uncompressed_dictionary_counts_whatever_its_header_claims() {
     let columns = vec![pages::stored_dictionary(1, &word, 4), pages::stored_list(100, &indices)];
     let bytes = pages::file(&lists(&["l"]), Compression::UNCOMPRESSED, vec![columns]);
     assert_over_the_block_limit(read(&bytes), "l.list.item");
+}
+
+/// 1,000 null lists of 64 KiB.
+fn null_lists() -> FixedSizeListArray {
+    FixedSizeListArray::new_null(Arc::new(Field::new("item", DataType::Int8, true)), 64 << 10, 1000)
+}
+
+/// Embeddings of 4,096 numbers, of which one in ten is present.
+fn embeddings(count: usize) -> FixedSizeListArray {
+    let embedding = |row: usize| row.is_multiple_of(10).then(|| vec![Some(row as f32); 4096]);
+    FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>((0..count).map(embedding), 4096)
+}
+
+/// Lists of the given lengths.
+fn lists_of(lengths: &[usize], values: ArrayRef) -> ArrayRef {
+    let item = Arc::new(Field::new("item", values.data_type().clone(), true));
+    Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(lengths.iter().copied()), values, None))
+}
+
+#[test]
+fn null_fixed_size_lists_count_with_all_their_items() {
+    let bytes = parquet_bytes(&batch([("f", Arc::new(null_lists()) as ArrayRef)]), Some(compressed()));
+    assert!(bytes.len() < 4 << 10);
+    assert_over_the_block_limit(read(&bytes), "f.list.item");
+}
+
+#[test]
+fn one_row_of_many_null_fixed_size_lists_is_stopped_before_it_is_decoded() {
+    let lists = lists_of(&[1000], Arc::new(null_lists()));
+    let bytes = parquet_bytes(&batch([("l", lists)]), Some(compressed()));
+    assert!(bytes.len() < 4 << 10);
+    assert_over_the_block_limit(read(&bytes), "l.list.item.list.item");
+}
+
+#[test]
+fn a_fixed_size_list_longer_than_a_block_is_refused_at_any_depth() {
+    let item = Arc::new(Field::new("item", DataType::Int8, true));
+    let values = FixedSizeListArray::new_null(item, 17 * MIB as i32, 1);
+    let bytes = parquet_bytes(&batch([("l", lists_of(&[1], Arc::new(values)))]), Some(compressed()));
+    let message = read(&bytes).unwrap_err().to_string();
+    assert!(message.contains("size of one value in bytes (max_block_bytes)"), "{message}");
+}
+
+#[test]
+fn embeddings_that_are_mostly_null_are_read() {
+    let flat = batch([("e", Arc::new(embeddings(500)) as ArrayRef)]);
+    assert_eq!(read(&parquet_bytes(&flat, Some(compressed()))).unwrap(), flat);
+    let lists = batch([("l", lists_of(&[100, 0, 50, 50], Arc::new(embeddings(200))))]);
+    assert_eq!(read(&parquet_bytes(&lists, Some(compressed()))).unwrap(), lists);
 }
 
 fn decimals() -> Vec<u8> {

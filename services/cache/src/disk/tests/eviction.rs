@@ -100,7 +100,7 @@ async fn the_memory_of_the_index_has_a_limit_also_after_a_recovery() {
     // Five files with 100 sections each.
     let limited = |files: u64| DiskConfig {
         capacity_bytes: Some(100 * MIB),
-        max_index_bytes: files * (512 + 100 * 128),
+        max_index_bytes: files * (1024 + 100 * 128),
         ..patient()
     };
     let disk = fixture.try_open(limited(5), Arc::new(NoForecast)).unwrap();

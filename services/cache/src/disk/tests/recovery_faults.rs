@@ -127,3 +127,20 @@ async fn subfolders_are_recovered_if_the_folder_of_the_cache_cannot_be_listed() 
     assert_eq!(put(&disk, 3, &[1], 1000).await, Outcome::Written);
     assert_consistent(&fixture, &disk);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_default_capacity_is_determined_when_all_folders_are_listed() {
+    let fixture = filled(MIB, &[1 << 120, 2 << 120]).await;
+    let paths = fixture.on_disk();
+    fixture.files.faults().fail_list = Some(("01".into(), EMFILE));
+    let config = DiskConfig { capacity_bytes: None, ..patient() };
+    let (disk, recovery) = fixture.try_open_unrecovered(config, Arc::new(NoForecast)).unwrap();
+    let recovering = tokio::spawn(recovery.run_in_background());
+    disk.recovered().await;
+    assert_eq!(disk.capacity_bytes(), 0, "the size of some files is unknown");
+    assert!(has(&disk, 2 << 120, 1, 1000).await, "no file is evicted");
+    fixture.files.faults().fail_list = None;
+    recovering.await.unwrap();
+    assert!(disk.capacity_bytes() > 0);
+    assert_eq!(fixture.on_disk(), paths);
+}

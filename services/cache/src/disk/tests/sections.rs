@@ -70,17 +70,42 @@ async fn writes_over_the_queue_limit_are_rejected_but_one_is_always_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::await_holding_lock)] // The lock is what writes wait for.
 async fn sections_that_need_more_than_their_space_in_the_queue_take_what_is_free() {
     let fixture = Fixture::new();
-    let config = DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 10 << 10, ..patient() };
+    let config = DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 20 << 10, ..patient() };
     let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
+    let gate = fixture.files.gate.lock();
+    let first = tokio::spawn({
+        let disk = disk.clone();
+        async move { put(&disk, 9, &[1], 12_000).await }
+    });
+    while disk.resident_bytes() == 0 {
+        std::thread::yield_now();
+    }
     let (small, other) = (disk.write_space(1 << 10).await, disk.write_space(6 << 10).await);
     let sections = vec![section(1, 1, 5000)];
     assert!((4 << 10..8 << 10).contains(&Disk::file_bytes(&sections)));
     assert_eq!(disk.put_within(small, 1, sections.clone(), LOAD_TIME).await, Outcome::Busy);
     let small = disk.write_space(1 << 10).await;
-    drop(other);
+    drop((other, gate));
     assert_eq!(disk.put_within(small, 1, sections, LOAD_TIME).await, Outcome::Written);
+    assert_eq!(first.await.unwrap(), Outcome::Written);
     // All space is free again.
-    assert!(disk.write_space(10 << 10).now_or_never().is_some());
+    assert!(disk.write_space(20 << 10).now_or_never().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_wait_for_space_leave_half_of_the_queue_to_those_that_do_not() {
+    let fixture = Fixture::new();
+    let config = DiskConfig { capacity_bytes: Some(MIB), max_write_queue_bytes: 20 << 10, ..patient() };
+    let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
+    // Half of the queue is sufficient for any file.
+    let space = disk.write_space(1 << 30).await;
+    let mut waiting = Box::pin(disk.write_space(1));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    assert_eq!(put(&disk, 1, &[1], 8000).await, Outcome::Written);
+    let large = vec![section(2, 1, 100_000)];
+    assert_eq!(disk.put_within(space, 2, large, LOAD_TIME).await, Outcome::Written);
+    waiting.await;
 }

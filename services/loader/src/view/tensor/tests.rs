@@ -48,3 +48,24 @@ fn a_fill_that_is_not_a_value_of_the_dtype_is_refused() {
         assert_eq!(fill_bytes(fill, &dtype), bytes);
     }
 }
+
+#[test]
+fn float16_is_rounded_via_float32_on_every_cpu() {
+    let half = |array: ArrayRef| {
+        let converted = convert(&array, &DataType::Float16)?;
+        Ok::<_, String>(converted.as_primitive::<Float16Type>().value(0).to_bits())
+    };
+    let float = |value: f64| half(Arc::new(Float64Array::from(vec![value])));
+    // The value is just below the middle of 0x3c01 and 0x3c02. As float32 it is the middle, which is rounded to even.
+    let below = 1.001_464_843_7;
+    check_fill("x", below, &DataType::Float16).unwrap();
+    assert_eq!(fill_bytes(below, &DataType::Float16), 0x3c02_u16.to_le_bytes());
+    assert_eq!(float(below), Ok(0x3c02));
+    let decimal = Decimal128Array::from(vec![10_014_648_437]).with_precision_and_scale(38, 10).unwrap();
+    assert_eq!(half(Arc::new(decimal)), Ok(0x3c02));
+    // The value is just below 65,520, the smallest number that overflows.
+    let below = 65_519.999_9;
+    assert!(check_fill("x", below, &DataType::Float16).is_err());
+    assert!(float(below).is_err());
+    check_fill("x", f64::INFINITY, &DataType::Float16).unwrap();
+}

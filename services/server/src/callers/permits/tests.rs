@@ -43,6 +43,12 @@ fn the_operations_of_one_caller_leave_a_permit_to_others() {
 }
 
 #[test]
+fn one_caller_can_hold_all_permits_but_one_and_at_least_one() {
+    let most = [1, 2, 3, 4].map(|permits| Permits::new(permits, 10).max_of_caller());
+    assert_eq!(most, [1, 1, 2, 3]);
+}
+
+#[test]
 fn every_caller_gets_a_permit_before_one_gets_another() {
     let mut queue = Queue::new(1, 1000);
     let names = ["greedy", "greedy", "greedy", "second", "third", "second"];

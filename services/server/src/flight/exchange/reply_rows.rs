@@ -28,7 +28,7 @@ pub(super) fn split(
     let mut start = 0;
     shape.request_rows.iter().map(move |size| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        // Rows are encoded at once, because a slice would keep the whole reply in memory for a slow caller.
+        // Rows are encoded here, because a slice would keep the whole reply in memory for a slow caller.
         let part = encoded(&rows.slice(start, size));
         start += size;
         part

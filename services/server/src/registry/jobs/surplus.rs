@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// Returns the positions of the records to remove, so that `max_records` remain. `datasets` are those of the records, the most
 /// recently written record first; `None` for damaged records, which count as records of one dataset.
 ///
-/// The oldest record of the dataset with the most records is removed first. So many records of one dataset do not displace those
+/// The oldest record of the dataset with the most records is removed first, so that the records of one dataset do not displace those
 /// of datasets with fewer records.
 pub(super) fn surplus(datasets: &[Option<&str>], max_records: usize) -> Vec<usize> {
     let excess = datasets.len().saturating_sub(max_records);

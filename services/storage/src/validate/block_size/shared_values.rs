@@ -106,16 +106,16 @@ fn present_values(levels: &[u8], max_def_level: i16, values: u64) -> u64 {
 }
 
 /// Sum over encoded integers.
-struct Runs {
-    sum: u64,
+pub(super) struct Runs {
+    pub(super) sum: u64,
     /// Number of integers that could not be decoded.
-    malformed: u64,
+    pub(super) malformed: u64,
 }
 
 /// Sums `weight` over the first `count` integers of `width` bits, which are run-length encoded or bit-packed.
 ///
 /// <https://github.com/apache/parquet-format/blob/master/Encodings.md#run-length-encoding--bit-packing-hybrid-rle--3>
-fn sum_runs(mut runs: &[u8], width: u8, count: u64, weight: impl Fn(u32) -> u64) -> Runs {
+pub(super) fn sum_runs(mut runs: &[u8], width: u8, count: u64, weight: impl Fn(u32) -> u64) -> Runs {
     let (mut sum, mut left) = (0_u64, count);
     while left > 0 {
         let Some((count, of_run)) = sum_run(&mut runs, width, left, &weight) else { break };
