@@ -15,7 +15,7 @@ const MIN_MAX_PREFETCH_BYTES: u64 = 64 << 20;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for row groups that are being fetched and decoded, in bytes. A block of more than half of it is decoded alone.
-    /// Column chunks that are larger than expected take up to half as much again. Several blocks that are being fetched from one dataset take at most four fifths of it.
+    /// Columns that are larger in the file than its footer says may take up to half of this limit in addition. Several blocks that are being fetched from one dataset take at most four fifths of it.
     /// Default: 1/8 of `cache_memory`, at most 256 MiB.
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
@@ -54,8 +54,8 @@ pub struct Config {
     /// Maximum size of the decoded columns that wait to be written to the disk cache, in bytes. Columns beyond it are not written.
     /// Default: 1/8 of `cache_memory`, at least 16 MiB and at most 256 MiB.
     pub disk_write_queue_bytes: Option<u64>,
-    /// Maximum memory for the index of the disk cache, in bytes. Each file, of which a block has one or
-    /// more, takes 1 KiB, and each column of it 128 bytes. Above the limit,
+    /// Maximum memory for the index of the disk cache, in bytes. Each file of the cache takes 1 KiB, and
+    /// each column in it 128 bytes. A block has at least one such file. Above the limit,
     /// columns are evicted as if the disk were full. Default: 1/16 of `cache_memory`, at least 64 MiB.
     pub disk_index_bytes: Option<u64>,
     /// Time after which a read of the disk cache counts as a miss. Reads are then skipped for 1 s, and for twice as long after each

@@ -421,6 +421,10 @@ impl Loader {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
         // Columns that are on disk already are not decoded again.
         disk.recovered().await;
+        if disk.capacity_bytes() == 0 {
+            let reason = "a folder of the disk cache can't be listed, so its capacity is unknown";
+            return Err(Error::Unavailable(reason.into()));
+        }
         let too_large = |needed| Error::TooLarge {
             what: format!("pinning the columns of '{}'", job.train().dataset),
             needed,

@@ -223,13 +223,13 @@ pub struct Limits {
     /// one caller can run one fewer than this number. The next free place goes to the queued caller with the fewest running
     /// explanations. Default: 3.
     pub max_concurrent_explains: usize,
-    /// Maximum number of queued explanations over HTTP. Above it, the newest request of the caller with the most of them is rejected.
-    /// Default: 64.
+    /// Maximum number of queued explanations over HTTP. If one more arrives, the newest queued one of the caller that has the most is
+    /// rejected. Default: 64.
     pub max_queued_explains: usize,
     /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 128 MiB.
     pub max_explain_bytes: u64,
-    /// Maximum time of an explanation over HTTP, including its wait for memory. Before it begins, it is queued for at most the
-    /// same time. Default: 60 s.
+    /// Maximum time of an explanation over HTTP, from its beginning, including its wait for memory. It is also the maximum time that an
+    /// explanation is queued before it begins. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub explain_timeout: Duration,
     /// Maximum time that a call waits for a dataset that is being opened. Default: 60 s.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Maximum number of files in one snapshot. Default: 1,000,000.
     pub max_files: usize,
-    /// Maximum number of objects that a listing of a dataset finds, including those that are skipped. Without a limit, a
-    /// listing that a store never ends would not end. Default: 10,000,000.
+    /// Maximum number of objects in the folder of a dataset, including those that are skipped. If there are more, the listing fails. A
+    /// store that returns the same page again and again is therefore not listed without end. Default: 10,000,000.
     pub max_listed_objects: u64,
     /// Maximum size of a Parquet footer, in bytes. Default: 64 MiB.
     pub max_footer_bytes: u64,

@@ -92,9 +92,7 @@ impl State {
         }
         let files = found.len();
         self.add(found);
-        if unlisted.is_empty() {
-            self.limit();
-        }
+        self.limit(unlisted.is_empty());
         tracing::info!(
             files,
             capacity_bytes = self.capacity_bytes(),
@@ -120,17 +118,18 @@ impl State {
             return Vec::new();
         }
         self.add(found);
+        self.limit(unlisted.is_empty());
         if unlisted.is_empty() {
-            self.limit();
             tracing::info!("the disk cache accepts writes: all of its folders are listed");
             self.backoff.lock().succeeded();
         }
         unlisted
     }
 
-    /// Determines the capacity if it is not configured, which depends on the size of all files, and evicts files above it.
-    fn limit(&self) {
-        if self.config.capacity_bytes.is_none() {
+    /// Evicts files above the capacity. If it is not configured, it depends on the size of all files, and is determined once
+    /// `all_are_listed`.
+    fn limit(&self, all_are_listed: bool) {
+        if all_are_listed && self.config.capacity_bytes.is_none() {
             let resident_bytes = self.index.lock().resident_bytes();
             self.default_capacity_bytes.get_or_init(|| capacity::default_bytes(&self.folder, resident_bytes));
         }

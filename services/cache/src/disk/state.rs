@@ -58,9 +58,10 @@ impl State {
         self.config.capacity_bytes.unwrap_or_else(default)
     }
 
-    /// Disk space and memory of the index that all files may take.
+    /// Disk space and memory of the index that all files may take. Nothing is evicted for disk space of an unknown capacity.
     pub(crate) fn capacity(&self) -> Usage {
-        Usage { bytes: self.capacity_bytes(), index_bytes: self.config.max_index_bytes }
+        let bytes = self.config.capacity_bytes.or_else(|| self.default_capacity_bytes.get().copied());
+        Usage { bytes: bytes.unwrap_or(u64::MAX), index_bytes: self.config.max_index_bytes }
     }
 
     /// Evicts files until the tier is within its capacity.

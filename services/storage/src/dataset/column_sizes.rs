@@ -21,7 +21,9 @@ pub(crate) fn fixed_bytes(leaf: &DataType, values: u64) -> u64 {
         DataType::Null => 0,
         DataType::Boolean => values.div_ceil(8),
         DataType::FixedSizeBinary(width) => values.saturating_mul(u64::from(width.unsigned_abs())),
-        DataType::LargeUtf8 | DataType::LargeBinary => values.saturating_add(1).saturating_mul(8),
+        DataType::LargeUtf8 | DataType::LargeBinary | DataType::LargeList(_) => {
+            values.saturating_add(1).saturating_mul(8)
+        }
         leaf => match leaf.primitive_width() {
             Some(width) => values.saturating_mul(width as u64),
             None => values.saturating_add(1).saturating_mul(4),
@@ -42,10 +44,12 @@ fn nulls_bytes(data_type: &DataType, nulls: u64) -> u64 {
             nulls_bytes(item.data_type(), items).saturating_add(items.div_ceil(8))
         }
         DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => {
-            fixed_bytes(data_type, nulls).saturating_add(nulls_bytes(item.data_type(), nulls))
+            let own = fixed_bytes(data_type, nulls).saturating_add(nulls.div_ceil(8));
+            own.saturating_add(nulls_bytes(item.data_type(), nulls))
         }
         DataType::Struct(fields) => {
-            fields.iter().map(|field| nulls_bytes(field.data_type(), nulls)).fold(0, u64::saturating_add)
+            let fields = fields.iter().map(|field| nulls_bytes(field.data_type(), nulls));
+            fields.fold(nulls.div_ceil(8), u64::saturating_add)
         }
         other => fixed_bytes(other, nulls),
     }

@@ -47,8 +47,9 @@ impl Reader {
         let metadata = self.block_metadata(block).await?;
         let name = self.snapshot().schema().field(column).name().clone();
         let Some(ranges) = filter_ranges(&metadata, &name, values.data_type()) else { return Ok(all) };
-        let Some(found) = self.read_small(&ranges, &metadata.target).await? else { return Ok(all) };
+        let Some((found, room)) = self.read_small(&ranges, &metadata.target).await? else { return Ok(all) };
         blocking(move || {
+            let _room = room;
             let mut contained = vec![false; values.len()];
             for ((chunk, range), bytes) in
                 metadata.chunks(&name).unwrap_or_default().into_iter().zip(ranges).zip(found)

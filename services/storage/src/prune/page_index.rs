@@ -16,6 +16,7 @@ use parquet::{
     },
     schema::types::{SchemaDescriptor, Type},
 };
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     Error, Reader, Statistics,
@@ -74,7 +75,7 @@ impl Reader {
         };
         let (this, metadata) = (self.clone(), metadata.clone());
         blocking(move || {
-            let pages = groups.and_then(|indexes| {
+            let pages = groups.and_then(|(indexes, _room)| {
                 let indexes = indexes.into_iter().enumerate();
                 let groups: Option<Vec<_>> = indexes
                     .map(|(group, index)| metadata.page_statistics(field.name(), group, &index))
@@ -88,18 +89,20 @@ impl Reader {
         .await
     }
 
-    /// Reads the encoded column index and offset index of each row group; `None` if they are missing or too large.
+    /// Reads the encoded column index and offset index of each row group; `None` if they are missing or too large. The permit is for the
+    /// time until they are parsed.
     async fn indexes(
         &self,
         name: &str,
         metadata: &BlockMetadata,
-    ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
+    ) -> Result<Option<(Vec<(Bytes, Bytes)>, OwnedSemaphorePermit)>, Error> {
         let ranges = metadata.chunks(name).and_then(|chunks| chunks.into_iter().map(index_ranges).collect());
         let Some(ranges): Option<Vec<[Range<u64>; 2]>> = ranges else { return Ok(None) };
         let found = self.read_small(ranges.as_flattened(), &metadata.target).await?;
-        let Some(mut found) = found else { return Ok(None) };
+        let Some((mut found, room)) = found else { return Ok(None) };
         let pairs = found.chunks_exact_mut(2);
-        Ok(Some(pairs.map(|pair| (std::mem::take(&mut pair[0]), std::mem::take(&mut pair[1]))).collect()))
+        let pairs = pairs.map(|pair| (std::mem::take(&mut pair[0]), std::mem::take(&mut pair[1])));
+        Ok(Some((pairs.collect(), room)))
     }
 }
 
@@ -185,4 +188,49 @@ fn single_column(
 
 fn check(bytes: &Bytes, shape: &Shape) -> Option<()> {
     Walker::new(bytes).conform(shape).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+    use futures::FutureExt;
+    use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+    use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
+
+    use super::*;
+    use crate::{Config, Location, State, take_snapshot};
+
+    #[tokio::test]
+    async fn indexes_and_filters_wait_for_the_memory_of_footers() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10_000));
+        let batch = RecordBatch::try_from_iter([("id", numbers)]).unwrap();
+        let properties = WriterProperties::builder().set_bloom_filter_enabled(true);
+        let properties = properties.set_data_page_row_count_limit(1000).set_write_batch_size(1000).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let (store, config) = (Arc::new(InMemory::new()), Config::default());
+        store.put(&Path::from("data/a.parquet"), writer.into_inner().unwrap().into()).await.unwrap();
+        let location = Location::with_store("memory://data", store, "data");
+        let of_state = Location::with_store("memory://state", Arc::new(InMemory::new()), "");
+        let state = State::open(of_state, None, &config);
+        let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
+        let reader = Reader::new(Arc::new(snapshot), location.clone(), &state, config);
+
+        let pages = || Box::pin(reader.page_statistics(0, &[0]));
+        let filter = || Box::pin(reader.may_contain(0, 0, Arc::new(Int64Array::from(vec![5, 10_001]))));
+        // The footer is in memory afterwards.
+        pages().await.unwrap();
+        let all = location.footer_room(u64::MAX).await;
+        let (mut pages, mut filter) = (pages(), filter());
+        for _ in 0..1000 {
+            assert!(pages.as_mut().now_or_never().is_none() && filter.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        drop(all);
+        let (pages, contained) = (pages.await.unwrap(), filter.await.unwrap());
+        assert!(pages[0].ends.len() > 1, "statistics of pages");
+        assert_eq!(contained, [true, false]);
+        // All of it is free again.
+        assert!(location.footer_room(u64::MAX).now_or_never().is_some());
+    }
 }

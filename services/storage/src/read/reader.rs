@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use forebay_cache::SourceId;
 use futures::future::{BoxFuture, try_join_all};
+use tokio::sync::OwnedSemaphorePermit;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -220,22 +221,25 @@ impl Reader {
     }
 
     /// Reads ranges of optional data (indexes and bloom filters). Returns `None` if a range is empty or outside of the
-    /// file, or if their total size exceeds `max_footer_bytes`.
+    /// file, or if their total size exceeds `max_footer_bytes`. Reads as many at a time as footers, until the returned permit is
+    /// dropped, which the caller does after it has parsed the data.
     pub(crate) async fn read_small(
         &self,
         ranges: &[Range<u64>],
         target: &Target,
-    ) -> Result<Option<Vec<Bytes>>, Error> {
+    ) -> Result<Option<(Vec<Bytes>, OwnedSemaphorePermit)>, Error> {
         let total = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
         let inside = ranges.iter().all(|range| !range.is_empty() && range.end <= target.version.size);
         if !inside || total > self.config.max_footer_bytes {
             return Ok(None);
         }
+        let room = self.location.footer_room(total).await;
         request::count_requested(total);
         let coalesced = coalesce(ranges.to_vec(), self.max_gap_bytes());
         let parts = try_join_all(coalesced.into_iter().map(|range| self.read(range, target))).await?;
         let sparse = Sparse { length: target.version.size, parts };
-        Ok(ranges.iter().map(|range| sparse.get(range.clone())).collect())
+        let found: Option<Vec<Bytes>> = ranges.iter().map(|range| sparse.get(range.clone())).collect();
+        Ok(found.map(|found| (found, room)))
     }
 
     async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {

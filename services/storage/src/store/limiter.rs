@@ -30,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::http_client::NamedConnector;
 
 /// Maximum size of the body of an error, in bytes. It becomes a part of the message.
-const MAX_ERROR_BYTES: u64 = 1 << 20;
+const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Maximum size of a page of a listing, in bytes. A page has at most 5,000 objects, with names of at most 1,024 bytes.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
 /// Maximum size of a whole object, in bytes. Only objects of the state are read whole.

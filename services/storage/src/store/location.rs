@@ -33,7 +33,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Maximum wait between two retries of a request. Bounds the time until a store that has recovered is used again.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Total size of the footers of one location that are read and parsed at a time, in bytes. A longer footer is read alone.
+/// Total size of the footers, page indexes and bloom filters of one location that are read and parsed at a time, in bytes. A longer one is
+/// read alone.
 const FOOTER_ROOM: u32 = 64 << 20;
 
 /// Kind of a store: the form of its object versions, and whether it supports listing.
@@ -208,7 +209,7 @@ impl Location {
         self.kind
     }
 
-    /// Waits until a footer of `bytes` bytes may be read and parsed. The room is free again when the permit is dropped.
+    /// Waits until a footer or an index of `bytes` bytes may be read and parsed. Holders must not wait for more room. The room is free again when the permit is dropped.
     pub(crate) async fn footer_room(&self, bytes: u64) -> OwnedSemaphorePermit {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(FOOTER_ROOM);
         Arc::clone(&self.footer_room)

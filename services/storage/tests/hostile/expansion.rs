@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, ListArray, RecordBatch, StringArray, cast::AsArray,
-    types::Float32Type,
+    Array, ArrayRef, FixedSizeListArray, Float32Array, Int32Array, ListArray, RecordBatch, StringArray,
+    StructArray, cast::AsArray, types::Float32Type,
 };
-use arrow_buffer::OffsetBuffer;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
 use forebay_storage::Error;
@@ -172,6 +172,33 @@ fn embeddings_that_are_mostly_null_are_read() {
     assert_eq!(read(&parquet_bytes(&flat, Some(compressed()))).unwrap(), flat);
     let lists = batch([("l", lists_of(&[100, 0, 50, 50], Arc::new(embeddings(200))))]);
     assert_eq!(read(&parquet_bytes(&lists, Some(compressed()))).unwrap(), lists);
+}
+
+#[test]
+fn fixed_size_lists_that_contain_other_lists_are_read_within_the_block_limit() {
+    // 100 rows of 4 structs, each with an embedding of 768 numbers (1.2 MB in all) and a list.
+    let numbers = Arc::new(Float32Array::from_iter_values((0..100 * 4 * 768).map(|value| value as f32)));
+    let item = Arc::new(Field::new("item", DataType::Float32, true));
+    let embeddings: ArrayRef = Arc::new(FixedSizeListArray::new(item, 768, numbers, None));
+    let tags = lists_of(&[2; 400], Arc::new(Int32Array::from_iter_values(0..800)));
+    let fields = [("embedding", &embeddings), ("tags", &tags)]
+        .map(|(name, column)| Field::new(name, column.data_type().clone(), true));
+    let structs: ArrayRef =
+        Arc::new(StructArray::new(fields.into_iter().collect(), vec![Arc::clone(&embeddings), tags], None));
+    let of_structs = |nulls: Option<NullBuffer>| -> ArrayRef {
+        let item = Arc::new(Field::new("item", structs.data_type().clone(), true));
+        Arc::new(FixedSizeListArray::new(item, 4, Arc::clone(&structs), nulls))
+    };
+    // 100 rows of two lists of two embeddings.
+    let item = Arc::new(Field::new("item", lists_of(&[0], embeddings.slice(0, 0)).data_type().clone(), true));
+    let of_lists: ArrayRef =
+        Arc::new(FixedSizeListArray::new(item, 2, lists_of(&[2; 200], embeddings), None));
+    let every_second = NullBuffer::from_iter((0..100).map(|row| row % 2 == 0));
+    for column in [of_structs(None), of_structs(Some(every_second)), of_lists] {
+        let written = batch([("f", column)]);
+        let read = read(&parquet_bytes(&written, Some(compressed()))).unwrap();
+        assert_eq!(read.num_rows(), 100);
+    }
 }
 
 fn decimals() -> Vec<u8> {

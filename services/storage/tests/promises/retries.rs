@@ -149,8 +149,8 @@ async fn a_read_from_a_server_that_accepts_and_never_answers_ends_after_the_time
 async fn a_response_without_an_end_fails_after_a_few_bytes_more_than_the_expected_ones() {
     for (status, expected) in [
         ("206 Partial Content", "bytes at offset"),
-        ("403 Forbidden", "403"),
-        ("429 Too Many Requests", "429"),
+        ("403 Forbidden", "403 Forbidden"),
+        ("429 Too Many Requests", "429 Too Many Requests"),
     ] {
         let mut remote = Remote::new().await;
         remote.fixture.config.max_retries = 0;

@@ -49,6 +49,7 @@ fn a_fill_that_is_not_a_value_of_the_dtype_is_refused() {
     }
 }
 
+// CPUs of x86 with F16C convert float64 via float32 themselves. On others, this fails for a direct conversion.
 #[test]
 fn float16_is_rounded_via_float32_on_every_cpu() {
     let half = |array: ArrayRef| {

@@ -68,7 +68,7 @@ labels! {
         | "foreign" ("a file or folder does not belong to the cache")
         | "temporary" ("a write was interrupted when the server ended")
         | "read" ("a read failed") | "write" ("a write failed") | "no_space" ("the disk is full")
-        | "remove" ("a file could not be deleted") | "list" ("a folder or the metadata of a file could not be read");
+        | "remove" ("a file could not be deleted") | "list" ("a folder could not be listed, or the size of one of its files could not be determined");
     DISK = "tier": "disk" ("decoded columns in `--cache-dir`");
     OPERATION = "operation": "get" ("read") | "head" ("read of metadata") | "list" ("listing of a dataset")
         | "put" ("write");

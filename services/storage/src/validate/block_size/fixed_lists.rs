@@ -18,14 +18,14 @@ use crate::{
 /// levels of the first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FixedLists {
-    /// Size in bytes of the null list that each definition level stands for; 0 for none.
+    /// Size in bytes of the null list that each definition level stands for; 0 for none, and for lists of which a row has one.
     level_bytes: Vec<u64>,
     /// Size in bytes of a list if no other list contains it, so that a row has one; otherwise 0.
     pub(super) row_bytes: u64,
     /// True if a list or map contains a fixed-size list, so that a row can have any number of them.
     pub(super) is_repeated: bool,
-    /// Minimum of further `level_bytes`. The decoder allocates the items of lists below a fixed-size list for every item that the
-    /// fixed-size list has room for.
+    /// Minimum of further `level_bytes`. The decoder allocates the items of lists below a repeated fixed-size list for every item that
+    /// the fixed-size list has room for, and each of these items has a level.
     min_level_bytes: u64,
 }
 
@@ -41,16 +41,18 @@ impl FixedLists {
     fn descend(mut self, field: &Field, defined: usize, in_list: bool, leaves: &mut Vec<Self>) {
         let defined = defined + usize::from(field.is_nullable());
         match field.data_type() {
-            DataType::FixedSizeList(item, _) => {
+            DataType::FixedSizeList(item, length) => {
                 let bytes = null_bytes(field.data_type());
-                self.level_bytes.resize(defined + 1, bytes.max(self.min_level_bytes));
-                if has_lists(item.data_type()) {
-                    self.min_level_bytes = self.min_level_bytes.max(bytes);
-                }
                 if in_list {
                     self.is_repeated = true;
+                    self.level_bytes.resize(defined + 1, bytes.max(self.min_level_bytes));
+                    if has_lists(item.data_type()) {
+                        let of_item = bytes.div_ceil(u64::from(length.unsigned_abs()).max(1));
+                        self.min_level_bytes = self.min_level_bytes.max(of_item);
+                    }
                 } else {
                     self.row_bytes = bytes;
+                    self.level_bytes.resize(defined + 1, 0);
                 }
                 self.descend(item, defined + 1, true, leaves);
             }
