@@ -5,7 +5,6 @@ mod write;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
-use arrow_select::concat::concat;
 use bytes::Bytes;
 use forebay_cache::Slabs;
 
@@ -16,7 +15,7 @@ use crate::{
         wire::{ALIGNMENT, Body, Layout},
     },
     cpu::prefetch::{AHEAD_BYTES, prefetch},
-    frame::{Distinct, Item, Rows, Tail, interleave_nested},
+    frame::{self, Distinct, Item, Rows, Tail},
     view::{HeapItems, Nulls, Output},
 };
 
@@ -27,8 +26,6 @@ use write::{Ends, transpose, write_bits, write_distinct, write_ends, write_first
 const TILE_ROWS: usize = 64;
 /// Prefetch distance for strings and lists, in rows.
 const HEAP_AHEAD_ROWS: usize = 16;
-/// Number of rows of a nested column gathered at a time.
-const NESTED_ROWS: usize = 4096;
 /// Minimum mean size of a run of consecutive rows, in bytes, to send the runs from their frames without a copy. With
 /// shorter runs, many small HTTP/2 frames cost more than the copy.
 const MIN_SHARED_RUN_BYTES: usize = 64 << 10;
@@ -537,18 +534,12 @@ fn gather_nested(
     index: usize,
     max_bytes: u64,
 ) -> Result<ArrayRef, Error> {
-    let (mut pieces, mut bytes) = (Vec::new(), 0);
-    for piece in rows.chunks(NESTED_ROWS) {
-        let piece = interleave_nested(frames, piece, index)?;
+    let mut bytes = 0;
+    frame::gather_nested(frames, rows, index, |piece| {
         bytes += piece.get_array_memory_size() as u64;
-        if bytes > max_bytes.saturating_add(NESTED_SLACK_BYTES) {
-            return Err(Error::batch_too_large(rows.len() as u64, bytes, max_bytes));
+        match bytes > max_bytes.saturating_add(NESTED_SLACK_BYTES) {
+            true => Err(Error::batch_too_large(rows.len() as u64, bytes, max_bytes)),
+            false => Ok(()),
         }
-        pieces.push(piece);
-    }
-    if let [only] = pieces.as_slice() {
-        return Ok(Arc::clone(only));
-    }
-    let pieces: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
-    concat(&pieces).map_err(|error| Error::Internal(error.to_string()))
+    })
 }

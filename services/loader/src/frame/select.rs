@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use forebay_cache::Slabs;
 
-use super::{Distinct, Frame, RowRef, Rows, Tail, interleave_nested};
+use super::{Distinct, Frame, RowRef, Rows, Tail, gather_nested};
 use crate::{Error, View, view::Output};
 
 impl Frame {
@@ -40,7 +40,7 @@ impl Frame {
             _ => None,
         });
         let tables = tables.collect();
-        let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
+        let nested = (0..view.nested_count).map(|index| gather_nested(frames, rows, index, |_| Ok(())));
         let nested = nested.collect::<Result<_, _>>()?;
         Ok(Self {
             rows: rows.len(),
