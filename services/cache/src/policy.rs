@@ -149,8 +149,8 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
         }
     }
 
-    /// Queues the entries that were added or used since the last scan and are farther than the nearest queued entry. If all
-    /// entries should be evaluated instead, empties the queue, so that the first victim is taken after a refill.
+    /// Queues the entries that were added or used since the last scan and are farther than the nearest queued entry. If all entries should be evaluated instead, because of many changes or
+    /// of many outdated candidates, empties the queue. It is then refilled before the first victim is taken.
     fn queue_changed(&mut self) {
         let mut entries = self.policy.entries.lock();
         // Outdated candidates can be behind all others. As long as no entry is removed, nothing else limits their number.

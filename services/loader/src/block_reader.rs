@@ -137,14 +137,14 @@ impl BlockReader {
         F: FnOnce(Chunks) -> W + Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let encoded = self.fetch(permit, what, purpose, flow).await?;
-        match self.decode_rows(permit, what, purpose, flow, encoded, decode).await? {
+        let fetched = self.fetch(permit, what, purpose, flow).await?;
+        match self.decode_rows(permit, what, purpose, flow, fetched, decode).await? {
             Ok(decoded) => Ok(decoded),
             Err((damaged, decode)) => {
                 // The bytes may have been damaged on the way.
                 tracing::warn!(error = %damaged, "a page was damaged, fetching its block once more");
-                let encoded = self.fetch(permit, what, purpose, flow).await?;
-                let decoded = self.decode_rows(permit, what, purpose, flow, encoded, decode).await?;
+                let fetched = self.fetch(permit, what, purpose, flow).await?;
+                let decoded = self.decode_rows(permit, what, purpose, flow, fetched, decode).await?;
                 decoded.map_err(|(damaged, _)| damaged.into())
             }
         }
@@ -158,7 +158,7 @@ impl BlockReader {
         what: BlockColumns<'_>,
         purpose: Purpose,
         flow: Flow,
-        encoded: Fetched,
+        Fetched { encoded, excess }: Fetched,
         decode: F,
     ) -> Result<Result<T, (forebay_storage::Error, F)>, Error>
     where
@@ -168,7 +168,6 @@ impl BlockReader {
     {
         let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
         // A chunk is not larger than the whole block was expected to be.
-        let Fetched { encoded, excess } = encoded;
         let encoded = encoded.with_max_batch_bytes((permit.lock().bytes() / 2).max(MIN_CHUNK_BYTES));
         let work = async move {
             let _excess = excess;
@@ -186,8 +185,9 @@ impl BlockReader {
         self.decode(permit, purpose, id, flow, self.faults.before_decode(work)).await
     }
 
-    /// Reads the column chunks of a block. A damaged or hostile file can have chunks that exceed half of the permit. Memory for the rest is
-    /// reserved first, from a budget of its own: in the budget of permits, this call could wait for callers that wait for its columns.
+    /// Reads the column chunks of a block. In a damaged or hostile file they can exceed half of the permit. Memory for the excess is
+    /// reserved first, from a separate budget. In the budget of the permits, the call could wait for callers that hold permits and wait for
+    /// the columns of this call: a deadlock.
     async fn fetch(
         &self,
         permit: &DecodePermit,
@@ -199,7 +199,7 @@ impl BlockReader {
         let begin = || self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
         let planning = begin();
         let planned = what.reader.plan(what.block as usize, what.columns).await?;
-        // A wait for memory is no time of the store.
+        // The time of waiting for memory is not charged to the store.
         drop(planning);
         let missing = planned.bytes().saturating_sub(permit.lock().bytes() / 2);
         let mut excess = match missing {

@@ -15,7 +15,8 @@ const MIN_MAX_PREFETCH_BYTES: u64 = 64 << 20;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for row groups that are being fetched and decoded, in bytes. A block of more than half of it is decoded alone.
-    /// Columns that are larger in the file than its footer says may take up to half of this limit in addition. Several blocks that are being fetched from one dataset take at most four fifths of it.
+    /// Columns that are larger in the file than its footer says may take up to half of this limit in addition. Several blocks of one
+    /// dataset that are being fetched take at most four fifths of the limit together.
     /// Default: 1/8 of `cache_memory`, at most 256 MiB.
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.

@@ -422,15 +422,17 @@ impl Loader {
         // Columns that are on disk already are not decoded again.
         disk.recovered().await;
         if disk.capacity_bytes() == 0 {
-            let reason = "a folder of the disk cache can't be listed, so its capacity is unknown";
+            let reason = "the capacity of the disk cache is unknown, because one of its folders cannot be listed; the server's log names the folder";
             return Err(Error::Unavailable(reason.into()));
         }
-        let too_large = |needed| Error::TooLarge {
+        let too_large = |needed| {
+            Error::TooLarge {
             what: format!("pinning the columns of '{}'", job.train().dataset),
             needed,
             limit: disk.capacity_bytes(),
-            advice: "raise --cache-disk and loader.disk_index_bytes, request fewer columns or unpin others"
+            advice: "raise --cache-disk or, if its index is full, loader.disk_index_bytes; or request fewer columns, or unpin others"
                 .into(),
+        }
         };
         if job.footprint.snapshot_bytes > disk.capacity_bytes() {
             return Err(too_large(job.footprint.snapshot_bytes));

@@ -216,8 +216,8 @@ pub struct Limits {
     /// Maximum number of open snapshots in addition to the current one of each dataset, over all datasets of the server. If it is
     /// reached, opening another one closes one of them, which is reopened when a request needs it. Default: 64.
     pub max_pinned_snapshots: usize,
-    /// Maximum number of job records kept for `forebay explain`. Of the dataset with the most records, the least recently seen one is
-    /// removed first. 0 disables job records. Default: 10,000.
+    /// Maximum number of job records kept for `forebay explain`. Above it, the least recently written record of the dataset with the most
+    /// records is removed first. 0 disables job records. Default: 10,000.
     pub max_jobs: usize,
     /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. If it is 2 or more,
     /// one caller can run one fewer than this number. The next free place goes to the queued caller with the fewest running
@@ -228,8 +228,8 @@ pub struct Limits {
     pub max_queued_explains: usize,
     /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 128 MiB.
     pub max_explain_bytes: u64,
-    /// Maximum time of an explanation over HTTP, from its beginning, including its wait for memory. It is also the maximum time that an
-    /// explanation is queued before it begins. Default: 60 s.
+    /// Maximum running time of an explanation over HTTP, including its wait for memory. The time in the queue before it has the same
+    /// limit, separately, so that a request can take up to twice this time. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub explain_timeout: Duration,
     /// Maximum time that a call waits for a dataset that is being opened. Default: 60 s.

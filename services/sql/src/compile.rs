@@ -27,7 +27,7 @@ use crate::{
     Error,
     expression_identity::identity_of,
     functions,
-    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes, WILDCARDS},
+    growth::{BYTES_PER_VALUE, SLICE_COST, Sizes, wildcards},
     guard::guarded,
     lower::{lowered, one_row, value_of},
     planner::Context,
@@ -191,6 +191,7 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
 }
 
 /// Size after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
+#[derive(Clone, Copy)]
 struct Expanded {
     nodes: u64,
     complexity: u64,
@@ -199,10 +200,10 @@ struct Expanded {
 impl Expanded {
     fn of(expression: &Expr) -> Self {
         let (mut nodes, mut complexity) = (0_u64, 0_u64);
-        let mut first = None;
+        let mut first: Option<Self> = None;
         let counted = expression.apply_children(|child| {
             let child = Self::of(child);
-            first.get_or_insert((child.nodes, child.complexity));
+            first.get_or_insert(child);
             nodes = nodes.saturating_add(child.nodes);
             complexity = complexity.saturating_add(child.complexity);
             Ok(TreeNodeRecursion::Continue)
@@ -222,17 +223,19 @@ impl Expanded {
             _ => 1,
         };
         // The operand of CASE may become a part of one comparison per branch.
-        let (mut of_branches, mut complexity_of_branches) = (0_u64, 0_u64);
-        if let Expr::Case(case) = expression
-            && case.expr.is_some()
-            && let Some((nodes, complexity)) = first
-        {
-            let branches = case.when_then_expr.len() as u64;
-            of_branches = nodes.saturating_mul(branches);
-            complexity_of_branches = complexity.saturating_mul(branches);
-        }
-        let nodes = nodes.saturating_mul(copies).saturating_add(of_branches).saturating_add(1);
-        let complexity = complexity.saturating_add(complexity_of_branches);
+        let of_operands = match (expression, first) {
+            (Expr::Case(case), Some(operand)) if case.expr.is_some() => {
+                let branches = case.when_then_expr.len() as u64;
+                let Self { nodes, complexity } = operand;
+                Self {
+                    nodes: nodes.saturating_mul(branches),
+                    complexity: complexity.saturating_mul(branches),
+                }
+            }
+            _ => Self { nodes: 0, complexity: 0 },
+        };
+        let nodes = nodes.saturating_mul(copies).saturating_add(of_operands.nodes).saturating_add(1);
+        let complexity = complexity.saturating_add(of_operands.complexity);
         Self { nodes, complexity: complexity.saturating_mul(copies).saturating_add(nodes) }
     }
 }
@@ -288,7 +291,7 @@ fn check_pattern(like: &Like, row: &RecordBatch) -> Result<(), Error> {
             like.pattern
         )));
     };
-    let wildcards = pattern.try_as_str().flatten().unwrap_or_default().matches(WILDCARDS).count();
+    let wildcards = wildcards(pattern);
     if wildcards > MAX_WILDCARDS {
         return Err(Error::invalid(format!(
             "LIKE: the pattern has {wildcards} wildcards, expected at most {MAX_WILDCARDS}"

@@ -15,7 +15,7 @@ use datafusion_expr::{Expr, ExprSchemable, expr::Like};
 const TEXT_BYTES: u64 = 40;
 
 /// Wildcards of the patterns of LIKE.
-pub(crate) const WILDCARDS: [char; 2] = ['%', '_'];
+const WILDCARDS: [char; 2] = ['%', '_'];
 
 /// Size of a value that counts as one in the cost of an evaluation, in bytes.
 pub(crate) const BYTES_PER_VALUE: u64 = 4;
@@ -187,20 +187,29 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
     Ok(grown)
 }
 
-/// Time for each byte of text that a pattern is compared with, as the time in which as many bytes are computed: the number of states of
-/// the regular expression that the pattern becomes. 0 for patterns that become a search for one text.
+/// Estimated cost of comparing one byte of text with a pattern. The unit is the cost of computing one byte. It is the number of states
+/// of the regular expression that the pattern becomes, or 0 if it becomes a search for one text.
 fn pattern_states(like: &Like) -> u64 {
-    let Expr::Literal(pattern, _) = &*like.pattern else { return 0 };
-    let pattern = pattern.try_as_str().flatten().unwrap_or_default();
+    let Expr::Literal(value, _) = &*like.pattern else { return 0 };
+    let pattern = text_of(value);
     let inner = pattern.strip_prefix('%').unwrap_or(pattern);
     let inner = inner.strip_suffix('%').unwrap_or(inner);
     if !like.case_insensitive && !inner.contains(WILDCARDS) && !inner.contains('\\') {
         return 0;
     }
     // A wildcard matches any character, which has one to four bytes of several ranges. A letter has up to three forms.
-    let (wildcards, forms) =
-        (pattern.matches(WILDCARDS).count() as u64, if like.case_insensitive { 3 } else { 1 });
-    10 * wildcards + forms * pattern.chars().count() as u64
+    let forms = if like.case_insensitive { 3 } else { 1 };
+    10 * wildcards(value) as u64 + forms * pattern.chars().count() as u64
+}
+
+/// Number of wildcards in the pattern of LIKE.
+pub(crate) fn wildcards(pattern: &ScalarValue) -> usize {
+    text_of(pattern).matches(WILDCARDS).count()
+}
+
+/// Text of the pattern of LIKE; empty if it is null.
+fn text_of(pattern: &ScalarValue) -> &str {
+    pattern.try_as_str().flatten().unwrap_or_default()
 }
 
 /// Bytes of the rows of an array. Of a list that is a part of a longer one, only its own items count.

@@ -66,7 +66,7 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
             in_list.list.extend(zeros);
             Ok(Expr::InList(in_list))
         }
-        // The operand would be compared by its bits, although both zeros are equal.
+        // CASE with an operand would compare floats bit by bit, but 0.0 and -0.0 are equal. Therefore each branch gets a comparison.
         Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr })
             if operand.get_type(schema)?.is_floating() =>
         {

@@ -265,8 +265,8 @@ impl Scan<'_> {
     }
 
     /// Reads the header of a file. Returns `None` for a damaged file, which is deleted, and for a file that another program has
-    /// deleted. If the header cannot be read for another reason, there are no sections: the file counts with its size, and the next
-    /// process can read it, unless it is evicted before.
+    /// deleted. If the header cannot be read for another reason, returns a table without sections: the file still counts towards the
+    /// capacity, and a later process can read it unless it is evicted first.
     fn table(&self, path: &Path, key: FileKey, file_bytes: u64) -> Option<Table> {
         match self.read_table(path, key, file_bytes) {
             Ok(table) => Some(table),

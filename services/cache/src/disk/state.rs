@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) io_errors: IoErrors,
     /// Free space of the write queue.
     pub(crate) queue: Arc<Semaphore>,
-    /// Free part of the half of the write queue for callers that wait.
+    /// Free space in the half of the write queue that callers of `write_space` may take.
     pub(crate) space: Arc<Semaphore>,
     pub(crate) writers: Arc<Semaphore>,
     pub(crate) readers: Arc<Semaphore>,
@@ -52,16 +52,21 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Capacity in bytes. 0 if it is not configured and the files of earlier processes are not recovered yet.
-    pub(crate) fn capacity_bytes(&self) -> u64 {
-        let default = || self.default_capacity_bytes.get().copied().unwrap_or(0);
-        self.config.capacity_bytes.unwrap_or_else(default)
+    /// Capacity in bytes; `None` if it is not configured and not determined yet.
+    fn known_capacity_bytes(&self) -> Option<u64> {
+        self.config.capacity_bytes.or_else(|| self.default_capacity_bytes.get().copied())
     }
 
-    /// Disk space and memory of the index that all files may take. Nothing is evicted for disk space of an unknown capacity.
+    /// Capacity in bytes. 0 if it is not configured and not all files of earlier processes are listed yet.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.known_capacity_bytes().unwrap_or(0)
+    }
+
+    /// Limits on the disk space of all files and on the memory of their index. While the capacity is unknown, disk space has no limit, so
+    /// that no file is evicted for it.
     pub(crate) fn capacity(&self) -> Usage {
-        let bytes = self.config.capacity_bytes.or_else(|| self.default_capacity_bytes.get().copied());
-        Usage { bytes: bytes.unwrap_or(u64::MAX), index_bytes: self.config.max_index_bytes }
+        let bytes = self.known_capacity_bytes().unwrap_or(u64::MAX);
+        Usage { bytes, index_bytes: self.config.max_index_bytes }
     }
 
     /// Evicts files until the tier is within its capacity.

@@ -49,7 +49,8 @@ pub struct Disk {
 /// Space in the write queue, for [`Disk::put_within`].
 pub struct WriteSpace {
     queued: OwnedSemaphorePermit,
-    share: OwnedSemaphorePermit,
+    /// Part of the half of the queue for callers that wait.
+    _share: OwnedSemaphorePermit,
 }
 
 /// Forecast of files, which is that of their entries.
@@ -225,9 +226,10 @@ impl Disk {
         self.offer(entry, sections, load_time, None).await
     }
 
-    /// Waits for the files of earlier processes, and for space for a file of `bytes` in the write queue. A caller that does so before it
-    /// loads the sections holds no memory while the disk hangs. All such callers together take at most half of the queue, so that
-    /// [`put`](Self::put), which does not wait, finds space, too. Half of the queue is sufficient for any file. Cancel-safe.
+    /// Waits until the files of earlier processes are recovered and the write queue has space for a file of `bytes`. A caller that
+    /// waits before it loads the sections holds none in memory while the disk hangs. All waiting callers together take at most half of
+    /// the queue, so that [`put`](Self::put), which does not wait, finds space, too. A file that is larger than this half takes all of
+    /// it. Cancel-safe.
     pub async fn write_space(&self, bytes: u64) -> WriteSpace {
         self.recovered().await;
         let units = queue_units(bytes.min(max_space_bytes(&self.shared.config)));
@@ -235,11 +237,11 @@ impl Disk {
             Arc::clone(from).acquire_many_owned(units).await.expect("the semaphore is never closed")
         };
         let share = acquire(&self.shared.space).await;
-        WriteSpace { queued: acquire(&self.shared.queue).await, share }
+        WriteSpace { queued: acquire(&self.shared.queue).await, _share: share }
     }
 
-    /// As [`put`](Self::put), in space from [`write_space`](Self::write_space). Returns [`Outcome::Busy`] if the sections need more, and
-    /// the write queue is full.
+    /// As [`put`](Self::put), in space from [`write_space`](Self::write_space). Returns [`Outcome::Busy`] if the sections need more than
+    /// that, and the write queue has too little free space for the rest.
     pub async fn put_within(
         &self,
         space: WriteSpace,
@@ -301,23 +303,15 @@ impl Disk {
             None => shared.config.max_write_queue_bytes,
         };
         let units = queue_units(format::file_bytes(&sections).min(max_bytes));
-        let (mut queued, share) = space.map(|space| (space.queued, space.share)).unzip();
-        let missing = units.saturating_sub(
-            queued.as_ref().map_or(0, |queued: &OwnedSemaphorePermit| queued.num_permits() as u32),
-        );
-        if missing > 0 {
-            let Ok(more) = Arc::clone(&shared.queue).try_acquire_many_owned(missing) else {
-                return Outcome::Busy;
-            };
-            match &mut queued {
-                Some(queued) => queued.merge(more),
-                None => queued = Some(more),
-            }
-        }
+        let held = space.as_ref().map_or(0, |space| space.queued.num_permits() as u32);
+        let missing = units.saturating_sub(held);
+        let Ok(more) = Arc::clone(&shared.queue).try_acquire_many_owned(missing) else {
+            return Outcome::Busy;
+        };
         let writer = Arc::clone(&shared.writers).acquire_owned().await;
         let written = spawn_blocking(move || {
             // The claim is dropped first, after the file is in the index: a caller without a claim finds the file.
-            let (_writer, _queued, _share, _claim) = (writer, queued, share, claim);
+            let (_writer, _space, _more, _claim) = (writer, space, more, claim);
             let outcome = shared.write(entry, &sections, load_time);
             shared.set_gauge();
             outcome

@@ -4,19 +4,20 @@
 //! the frames of all streams exceed the memory, if several views read its block, or always, as configured.
 
 mod align;
+mod cached_rows;
 mod failures;
 mod section;
 mod section_names;
 
 use std::{
-    ops::Range,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_array::ArrayRef;
+use arrow_schema::DataType;
 use bytes::Bytes;
+use cached_rows::{CachedRows, Chunks};
 use dashmap::{DashMap, Entry};
 use failures::Failures;
 use forebay_cache::{Disk, Outcome};
@@ -26,16 +27,14 @@ use section_names::SectionNames;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, DiskWrites, Error, Job, View,
+    Config, DiskWrites, Error, Job,
     activity::Purpose,
     block_reader::{self, BlockColumns, BlockReader, DecodePermit, place_of},
     cache::forecast::NextUse,
     cpu::{fair_queue::Flow, turns::TurnCost},
     request::admission::with_margin,
     view::{
-        compute,
-        kept_range::KeptRange,
-        slices,
+        compute, slices,
         source::{Source, reads},
     },
 };
@@ -55,9 +54,6 @@ pub(crate) struct Columns {
 
 /// A block and one of its columns, each identified by a 128-bit hash.
 type ColumnKey = (u128, u128);
-
-/// Values of one column of a block, in chunks of a few thousand rows.
-type Chunks = Arc<Vec<ArrayRef>>;
 
 /// Requested columns of a block, with those found so far.
 struct Wanted {
@@ -253,7 +249,7 @@ impl Columns {
                 });
                 // The task fails only when the runtime shuts down.
                 match written.await.unwrap_or(Outcome::Failing) {
-                    // Without space, the columns are decoded once more, after a wait for it.
+                    // `Busy`: the write queue had too little space. The columns are decoded again once it has.
                     Outcome::Written | Outcome::Present | Outcome::Busy => {}
                     Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
                     Outcome::Failing | Outcome::Recovering => {
@@ -437,61 +433,6 @@ fn sections(claim: &Claim, wanted: &Wanted) -> Vec<(u128, Vec<Bytes>)> {
         Some((column.key.1, section::encode(chunks)))
     });
     found.collect()
-}
-
-/// Columns of a block, of which [`take`](Self::take) makes the rows of a view.
-pub(crate) struct CachedRows {
-    columns: Vec<Chunks>,
-    /// Positions and schema of the columns if they are stored columns, from which the columns of the view have to be
-    /// computed. `None` if they are the columns of the view.
-    stored: Option<(Vec<usize>, SchemaRef)>,
-    /// True if the filter keeps all rows.
-    keeps_all: bool,
-    place: String,
-}
-
-impl CachedRows {
-    /// Gives the rows that pass the filter of `view` and are in `rows` to `take`, in chunks. This is CPU work, in turns.
-    ///
-    /// # Errors
-    /// [`Error::Internal`] if the columns differ in their rows, [`Error::Row`] if a column has no value for a row, and the errors of
-    /// `take`.
-    pub(crate) async fn take(
-        self,
-        view: &View,
-        rows: Range<u32>,
-        mut take: impl FnMut(&RecordBatch) -> Result<(), Error> + Send,
-    ) -> Result<(), Error> {
-        let mut range = KeptRange::new(rows);
-        let mut take = |rows: &RecordBatch| if rows.num_rows() > 0 { take(rows) } else { Ok(()) };
-        let columns: Vec<&[ArrayRef]> = self.columns.iter().map(|chunks| &chunks[..]).collect();
-        let aligned = align::align(&columns)
-            .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
-        let (stored, keeps_all, place) = (self.stored, self.keeps_all, self.place);
-        let mut turn = TurnCost::default();
-        for arrays in aligned {
-            let rows = arrays.first().map_or(0, Array::len);
-            let Some((stored, schema)) = &stored else {
-                let kept = view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))?;
-                let wanted = range.next(kept.num_rows());
-                take(&kept.slice(wanted.start, wanted.len()))?;
-                if range.has_ended() {
-                    return Ok(());
-                }
-                continue;
-            };
-            let options = RecordBatchOptions::new().with_row_count(Some(rows));
-            let chunk = RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
-                .map_err(|error| Error::Internal(error.to_string()))?;
-            for slice in view.slices(chunk, stored, keeps_all) {
-                take(&view.rows_of(slice, stored, keeps_all, &place, &mut range, &mut turn).await?)?;
-                if range.has_ended() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Wanted {

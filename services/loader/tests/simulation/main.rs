@@ -18,25 +18,17 @@ mod fixture;
 #[path = "../../../storage/tests/common/forward.rs"]
 mod forward;
 mod requests;
+#[path = "../fixture/seeds.rs"]
+mod seeds;
 mod store;
 mod world;
 
-use std::{
-    panic::catch_unwind,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
+use std::{panic::catch_unwind, sync::Mutex};
+
+use seeds::number;
 
 /// Number of seeds of which some have each kind of fault.
 const ENOUGH_SEEDS: u64 = 400;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
-}
 
 /// Runs `seed` twice; `None` if a promise is broken or the events differ, which is printed.
 fn run_twice(seed: u64) -> Option<world::Run> {
@@ -54,23 +46,11 @@ fn run_twice(seed: u64) -> Option<world::Run> {
 #[test]
 fn streams_deliver_their_bytes_and_release_their_memory_whatever_fails_is_late_or_restarts() {
     let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 500));
-    let next = AtomicU64::new(first);
     let results = Mutex::new((world::Totals::default(), Vec::new()));
-    let run_seeds = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + seeds {
-                return;
-            }
-            let checked = run_twice(seed);
-            let (totals, failed) = &mut *results.lock().unwrap();
-            checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().unwrap().get() {
-            scope.spawn(run_seeds);
-        }
+    seeds::each(first, seeds, |seed| {
+        let checked = run_twice(seed);
+        let (totals, failed) = &mut *results.lock().unwrap();
+        checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
     });
     let (totals, mut failed) = results.into_inner().unwrap();
     failed.sort_unstable();

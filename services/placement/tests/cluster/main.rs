@@ -29,26 +29,17 @@ mod history;
 mod network;
 mod ranks;
 mod route;
+#[path = "../../../loader/tests/fixture/seeds.rs"]
+mod seeds;
 mod totals;
 mod world;
 
-use std::{
-    panic::catch_unwind,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
+use std::{panic::catch_unwind, sync::Mutex};
+
+use seeds::number;
 
 /// Number of seeds after which a line is printed.
 const PROGRESS: u64 = 100;
-
-fn number(name: &str, default: u64) -> u64 {
-    #[allow(clippy::disallowed_methods)] // The number of seeds, not a decision.
-    std::env::var(name)
-        .map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
-}
 
 /// Runs `seed` twice; `None` if a check fails or the events differ, which is printed.
 fn run_twice(seed: u64, is_large: bool) -> Option<totals::Totals> {
@@ -62,27 +53,13 @@ fn run_twice(seed: u64, is_large: bool) -> Option<totals::Totals> {
 }
 
 fn run(first: u64, seeds: u64, is_large: bool) {
-    let next = AtomicU64::new(first);
     let results = Mutex::new((totals::Totals::default(), Vec::new()));
-    let run_seeds = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + seeds {
-                return;
-            }
-            let checked = run_twice(seed, is_large);
-            let (totals, failed) = &mut *results.lock().unwrap();
-            checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
-            if (seed + 1 - first).is_multiple_of(PROGRESS) {
-                println!("{} seeds, {} failed", seed + 1 - first, failed.len());
-            }
-        }
-    };
-    #[allow(clippy::disallowed_methods)] // Only the time of the test depends on it.
-    let threads = thread::available_parallelism().unwrap().get();
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(run_seeds);
+    seeds::each(first, seeds, |seed| {
+        let checked = run_twice(seed, is_large);
+        let (totals, failed) = &mut *results.lock().unwrap();
+        checked.map_or_else(|| failed.push(seed), |run| totals.add(&run));
+        if (seed + 1 - first).is_multiple_of(PROGRESS) {
+            println!("{} seeds, {} failed", seed + 1 - first, failed.len());
         }
     });
     let (totals, mut failed) = results.into_inner().unwrap();

@@ -21,6 +21,7 @@ use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
+    callers::Caller,
     events::{Event, Events, Kind, Severity},
     settings::Limits,
 };
@@ -275,18 +276,19 @@ impl Datasets {
 
     /// The reader of snapshot `id`, current or not. An empty id means the current one.
     pub(crate) async fn pinned(&self, access: &Access, name: &str, id: &str) -> Result<Reader, Error> {
-        self.pinned_of(access, false, name, id).await
+        self.pinned_of(access, Some(&access.caller()), name, id).await
     }
 
     /// As [`pinned`](Self::pinned), for the server itself. Its loads are not queued behind those of callers.
     pub(crate) async fn pinned_by_server(&self, name: &str, id: &str) -> Result<Reader, Error> {
-        self.pinned_of(&Access::everything(), true, name, id).await
+        self.pinned_of(&Access::everything(), None, name, id).await
     }
 
+    /// `caller` is the one whose loads are queued; `None` for the server itself.
     async fn pinned_of(
         &self,
         access: &Access,
-        is_server: bool,
+        caller: Option<&Caller>,
         name: &str,
         id: &str,
     ) -> Result<Reader, Error> {
@@ -303,9 +305,8 @@ impl Datasets {
         if let Some(reader) = self.kept_pinned(&key) {
             return Ok(reader);
         }
-        let caller = (!is_server).then(|| access.caller());
         let load = || self.load_pinned(dataset, &key);
-        match self.shared.loads.join(caller.as_ref(), &key, load).await? {
+        match self.shared.loads.join(caller, &key, load).await? {
             Ok(reader) => Ok(reader),
             Err(error @ forebay_storage::Error::UnknownSnapshot { .. }) => {
                 let current = match &*dataset.phase.borrow() {

@@ -153,9 +153,7 @@ impl Jobs {
         while let Some((record, meta)) = reading.next().await {
             let record = match record {
                 Ok(record) => record,
-                Err(
-                    error @ (forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }),
-                ) => {
+                Err(error) if is_damaged(&error) => {
                     tracing::warn!(id = meta.name, %error, "skipping a damaged job record");
                     None
                 }
@@ -167,8 +165,8 @@ impl Jobs {
         let picked = listed.iter().filter(|meta| picks(&meta.name));
         let picked: Vec<&JobRecord> = picked.filter_map(|meta| known.get(&meta.name)?.1.as_ref()).collect();
         let datasets: Vec<_> = picked.iter().map(|record| Some(record.request.dataset.as_str())).collect();
-        let surplus: HashSet<usize> = surplus(&datasets, self.max_jobs).into_iter().collect();
-        let kept = picked.into_iter().enumerate().filter(|(position, _)| !surplus.contains(position));
+        let removed: HashSet<usize> = surplus(&datasets, self.max_jobs).into_iter().collect();
+        let kept = picked.into_iter().enumerate().filter(|(position, _)| !removed.contains(position));
         let mut found: Vec<JobRecord> = kept.map(|(_, record)| record.clone()).collect();
         drop(known);
         found.sort_by(|a, b| b.last_seen.total_cmp(&a.last_seen).then_with(|| a.id.cmp(&b.id)));
@@ -179,7 +177,7 @@ impl Jobs {
     async fn keep(&self, record: &JobRecord) -> Result<bool, Error> {
         let before = match self.documents.get::<JobRecord>(&record.id).await {
             Ok(before) => before,
-            Err(forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }) => None,
+            Err(error) if is_damaged(&error) => None,
             Err(error) => return Err(error.into()),
         };
         let mut record = record.clone();
@@ -195,14 +193,14 @@ impl Jobs {
     /// Removes the records above `max_jobs`: the least recently written ones of the datasets with the most records.
     async fn forget_old(&self) -> Result<(), Error> {
         let listed = self.documents.list().await?;
-        for position in self.surplus(&listed).await? {
+        for position in self.read_surplus(&listed).await? {
             self.documents.delete(&listed[position].name).await?;
         }
         Ok(())
     }
 
     /// Returns the positions of the records above `max_jobs` in the list of all records. Reads records whose dataset is not known yet.
-    async fn surplus(&self, listed: &[DocumentMeta]) -> Result<Vec<usize>, Error> {
+    async fn read_surplus(&self, listed: &[DocumentMeta]) -> Result<Vec<usize>, Error> {
         let mut known = self.datasets.lock().await;
         let mut before = std::mem::take(&mut *known);
         known.extend(listed.iter().filter_map(|meta| before.remove_entry(&meta.name)));
@@ -218,8 +216,8 @@ impl Jobs {
             match record {
                 Ok(Some(record)) => drop(known.insert(id, record.request.dataset)),
                 // It was deleted since it was listed, or is damaged.
-                Ok(None)
-                | Err(forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }) => {}
+                Ok(None) => {}
+                Err(error) if is_damaged(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -228,6 +226,11 @@ impl Jobs {
         let datasets: Vec<Option<&str>> = listed.iter().map(dataset).collect();
         Ok(surplus(&datasets, self.max_jobs))
     }
+}
+
+/// True for the error of a damaged record, which another read would return again.
+fn is_damaged(error: &forebay_storage::Error) -> bool {
+    matches!(error, forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. })
 }
 
 #[cfg(test)]

@@ -36,8 +36,8 @@ pub(crate) struct Scored {
 pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
     pub(crate) caller: Caller,
-    /// Bytes of the keys, of the columns that came with them, of the features, and of what else the request holds, until the worker's
-    /// answer, which takes the charge over, or until the request ends without one.
+    /// Charge for the keys, the columns that came with them, the features, and what else the request holds. The worker's answer takes
+    /// the charge over. It is released if the request ends without an answer.
     pub(crate) charge: SharedCharge,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,

@@ -332,6 +332,28 @@ def test_the_answers_of_an_exchange_are_charged_until_the_client_reads_them(star
         until(lambda: unsent(server) == 0)
 
 
+@contextlib.contextmanager
+def answers_of_queue(
+    server: Server, keys: pa.RecordBatch, count: int, reply: Callable[[pa.RecordBatch], pa.Array]
+) -> Iterator[fl.FlightStreamReader]:
+    """Sends `count` requests to the queue `ranker`. Its worker replies when all of them are admitted. Yields the reader of the answers."""
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+    all_are_admitted = threading.Event()
+
+    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> pa.Array:
+        all_are_admitted.wait()
+        return reply(batch)
+
+    with worker(server, model), fl.connect(server.location) as client:
+        writer, reader = client.do_exchange(descriptor)
+        writer.begin(keys.schema)
+        for _ in range(count):
+            writer.write_with_metadata(keys, b"{}")
+        until(lambda: status(server)["outcomes"]["admitted"] == count)
+        all_are_admitted.set()
+        yield reader
+
+
 def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: Callable[..., Server]) -> None:
     queue = (
         '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\n'
@@ -345,20 +367,11 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
         f"[lookups]\nmax_answer_bytes = {limit // 2}\n{queue}",
     )
     keys = pa.record_batch({"user_id": np.arange(rows)})
-    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
-    all_are_asked = threading.Event()
 
-    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> np.ndarray:
-        all_are_asked.wait()
+    def reply(batch: pa.RecordBatch) -> pa.Array:
         return pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(len(batch) * width)), width)
 
-    with worker(server, model), fl.connect(server.location) as client:
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(keys.schema)
-        for _ in range(count):
-            writer.write_with_metadata(keys, b"{}")
-        until(lambda: status(server)["outcomes"]["admitted"] == count)
-        all_are_asked.set()
+    with answers_of_queue(server, keys, count, reply) as reader:
         # The answers have 16 MB. The buffers of the client receive a part of them before it reads.
         until(lambda: unsent(server) > limit * 3 // 4)
         outcomes: list[str] = []
@@ -381,20 +394,11 @@ def test_the_headers_of_the_answers_of_a_queue_are_charged(start: Callable[..., 
     # Columns without a value take bytes of the header only: 16 each.
     count, fields = 200, [str(number) for number in range(5000)]
     keys = pa.record_batch({"user_id": np.arange(1)})
-    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
-    all_are_asked = threading.Event()
 
-    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> pa.Array:
-        all_are_asked.wait()
+    def reply(batch: pa.RecordBatch) -> pa.Array:
         return pa.StructArray.from_arrays([pa.nulls(len(batch))] * len(fields), fields)
 
-    with worker(server, model), fl.connect(server.location) as client:
-        writer, reader = client.do_exchange(descriptor)
-        writer.begin(keys.schema)
-        for _ in range(count):
-            writer.write_with_metadata(keys, b"{}")
-        until(lambda: status(server)["outcomes"]["admitted"] == count)
-        all_are_asked.set()
+    with answers_of_queue(server, keys, count, reply) as reader:
         # The buffers of the client receive a part of the 16 MB before it reads.
         until(lambda: unsent(server) > 4 << 20)
         for _ in range(count):

@@ -326,20 +326,27 @@ def test_the_error_of_a_worker_reaches_its_callers_and_the_worker_continues(star
         assert caller([14], [1])[0]["score"].to_pylist() == [140_001.0]
 
 
+def errors_of_worker(server: Server, model: Callable[..., Any]) -> list[pa.ArrowInvalid]:
+    """Starts a worker. Returns a list to which the error is appended with which the server ends its stream."""
+    errors: list[pa.ArrowInvalid] = []
+
+    def run() -> None:
+        try:
+            serve(server.location, model)
+        except pa.ArrowInvalid as error:
+            errors.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return errors
+
+
 def test_a_worker_that_returns_too_few_rows_receives_an_error(start: Callable[..., Server]) -> None:
     server = start()
-    ended: list = []
 
     def too_few(batch: pa.RecordBatch, about: dict) -> np.ndarray:
         return score(batch, about)[:-1]
 
-    def run() -> None:
-        try:
-            serve(server.location, too_few)
-        except pa.ArrowInvalid as error:
-            ended.append(error)
-
-    threading.Thread(target=run, daemon=True).start()
+    ended = errors_of_worker(server, too_few)
     caller = Caller(server)
     message = caller([1, 2], [1, 2])[1]["error"]["message"]
     assert "the batch has 2 rows, the reply 1" in message
@@ -369,18 +376,11 @@ UNDIVIDED: dict[str, tuple[Callable[[list[str]], pa.Array], str]] = {
 def test_a_worker_whose_reply_cannot_be_divided_receives_an_error(start: Callable[..., Server], kind: str) -> None:
     server = start()
     column, expected_type = UNDIVIDED[kind]
-    ended: list = []
 
     def undivided(batch: pa.RecordBatch, _about: dict) -> pa.Array:
         return column(["a text that is longer than a view"] * batch.num_rows)
 
-    def run() -> None:
-        try:
-            serve(server.location, undivided)
-        except pa.ArrowInvalid as error:
-            ended.append(error)
-
-    threading.Thread(target=run, daemon=True).start()
+    ended = errors_of_worker(server, undivided)
     caller = Caller(server)
     error = caller([1, 2], [1, 2])[1]["error"]
     assert error["code"] == "INTERNAL", error

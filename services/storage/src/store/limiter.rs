@@ -5,8 +5,9 @@
 //! succeeds (additive increase, multiplicative decrease). A request waits for a permit, and holds it until the
 //! response body has been read. It releases the permit while it waits for a retry.
 //!
-//! Bodies that are collected in memory whatever their length have a maximum size: those of errors, listings and whole objects. The body of
-//! an error ends there, so that its status is still known. The reader of a range checks the length itself.
+//! The bodies of errors, listings and whole objects are collected in memory without a known length, so that each has a maximum size. The
+//! body of an error is cut off there, so that its status is still reported; other bodies fail. The reader of a range checks the length
+//! of its body itself.
 
 use std::{
     pin::Pin,
@@ -75,12 +76,11 @@ impl HttpService for LimitingService {
             permit.take().into_iter().for_each(Permit::overloaded);
         }
         let (parts, body) = response.into_parts();
-        let is_cut = !parts.status.is_success();
-        let limit = match parts.status.is_success() {
-            false => MAX_ERROR_BYTES,
-            true if is_range => u64::MAX,
-            true if is_listing => MAX_LISTING_BYTES,
-            true => MAX_OBJECT_BYTES,
+        let (limit, is_cut) = match parts.status.is_success() {
+            false => (MAX_ERROR_BYTES, true),
+            true if is_range => (u64::MAX, false),
+            true if is_listing => (MAX_LISTING_BYTES, false),
+            true => (MAX_OBJECT_BYTES, false),
         };
         let body = HttpResponseBody::new(LimitedBody { inner: body, limit, left: limit, is_cut, permit });
         Ok(HttpResponse::from_parts(parts, body))
@@ -104,7 +104,7 @@ struct LimitedBody {
     inner: HttpResponseBody,
     /// Maximum size in bytes.
     limit: u64,
-    /// Bytes that may follow.
+    /// Number of further bytes that may be received.
     left: u64,
     /// True if the body ends at its maximum size, and false if that is an error.
     is_cut: bool,

@@ -209,7 +209,8 @@ impl Location {
         self.kind
     }
 
-    /// Waits until a footer or an index of `bytes` bytes may be read and parsed. Holders must not wait for more room. The room is free again when the permit is dropped.
+    /// Waits until a footer or an index of `bytes` bytes may be read and parsed. The room is free again when the permit is dropped. A
+    /// caller that holds a permit must not wait for another one, which could be a deadlock.
     pub(crate) async fn footer_room(&self, bytes: u64) -> OwnedSemaphorePermit {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(FOOTER_ROOM);
         Arc::clone(&self.footer_room)

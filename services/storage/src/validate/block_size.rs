@@ -27,8 +27,8 @@ mod fixed_lists;
 mod shared_values;
 
 /// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
-/// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. Their byte arrays, which can be in
-/// dictionaries, and their fixed-size lists, which can be null, have at most `batch_bytes` bytes, unless one row has more.
+/// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. The byte arrays of these rows, which
+/// can be in dictionaries, and their fixed-size lists, which can be null, have at most `batch_bytes` bytes, unless one row has more.
 ///
 /// A page can store one long value and refer to it a million times. Such values are counted before decoding if a row
 /// can hold any number of them. Other columns hold one value per row, so batches have fewer rows if the longest values
@@ -97,7 +97,7 @@ pub(crate) fn check_block(
     let of_repeated = repeated.iter_mut().flat_map(|(_, chunks)| chunks);
     check_repeated(url, of_repeated.collect(), &sparse, decoded)?;
     let of_flat = flat.iter_mut().flat_map(|(_, chunks)| chunks);
-    let rows = rows_at_once(url, of_flat.collect(), row_bytes, (batch_rows, batch_bytes))?;
+    let rows = rows_at_once(url, of_flat.collect(), row_bytes, batch_rows, batch_bytes)?;
     for (leaf, leaf_chunks) in flat.into_iter().chain(repeated) {
         chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect());
     }
@@ -286,7 +286,8 @@ fn rows_at_once(
     url: &str,
     mut chunks: Vec<&mut LeafChunk<'_>>,
     row_bytes: u64,
-    (batch_rows, limit): (usize, u64),
+    batch_rows: usize,
+    limit: u64,
 ) -> Result<usize, Error> {
     let rows = |longest: u64| usize::try_from(limit / longest.max(1)).unwrap_or(usize::MAX).max(1);
     let longest = chunks.iter().map(|chunk| chunk.summary.dictionary_bytes.max(chunk.summary.prefix_bytes));

@@ -30,14 +30,14 @@ pub(super) struct Loads<T> {
     joined: Mutex<HashMap<Key, Weak<Load<T>>>>,
 }
 
-/// A load that calls wait for.
+/// A load for which one or more calls wait. One of them runs it.
 struct Load<T> {
     outcome: SetOnce<T>,
     /// True while a call loads.
     is_running: watch::Sender<bool>,
 }
 
-/// A call that loads. Dropping it lets another call load, unless there is an outcome.
+/// The right of a call to run the load. If it is dropped without an outcome, another call can run the load.
 struct Running<'a>(&'a watch::Sender<bool>);
 
 impl<T: Clone> Loads<T> {
@@ -45,8 +45,9 @@ impl<T: Clone> Loads<T> {
         Self { permits: Permits::new(CONCURRENT_LOADS, MAX_QUEUED_CALLS), joined: Mutex::default() }
     }
 
-    /// Returns the outcome of the load of snapshot `key` that is in progress, or of `load` if no load is in progress. If the call that loads
-    /// is dropped, another one loads with its own `load`. Without a caller, the call is of the server itself and is not queued.
+    /// Returns the outcome for snapshot `key`: that of the load in progress, or of the closure `load` if no load is in progress. If the
+    /// call that loads is dropped, another waiting call runs its own closure. `caller` is `None` for calls of the server itself, which
+    /// are not queued.
     ///
     /// # Errors
     /// Busy, if too many calls are queued.

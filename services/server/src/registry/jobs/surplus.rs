@@ -17,7 +17,7 @@ pub(super) fn surplus(datasets: &[Option<&str>], max_records: usize) -> Vec<usiz
     for (position, dataset) in datasets.iter().enumerate() {
         positions.entry(*dataset).or_default().push(position);
     }
-    // Of several datasets with as many records, the one with the oldest record is first.
+    // Among datasets with equally many records, the one with the oldest record is first.
     let ranked = |positions: Vec<usize>| (positions.len(), positions.last().copied(), positions);
     let mut largest: BinaryHeap<_> = positions.into_values().map(ranked).collect();
     let mut removed = Vec::with_capacity(excess);

@@ -18,14 +18,15 @@ use crate::{
 /// levels of the first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FixedLists {
-    /// Size in bytes of the null list that each definition level stands for; 0 for none, and for lists of which a row has one.
+    /// Size in bytes of the null list that each definition level stands for. 0 if the level stands for no null list, or for a list that
+    /// occurs once per row, which `row_bytes` counts.
     level_bytes: Vec<u64>,
     /// Size in bytes of a list if no other list contains it, so that a row has one; otherwise 0.
     pub(super) row_bytes: u64,
     /// True if a list or map contains a fixed-size list, so that a row can have any number of them.
     pub(super) is_repeated: bool,
-    /// Minimum of further `level_bytes`. The decoder allocates the items of lists below a repeated fixed-size list for every item that
-    /// the fixed-size list has room for, and each of these items has a level.
+    /// Lower bound for the `level_bytes` of nested lists. The decoder allocates lists for each item that a repeated fixed-size list has
+    /// room for, also for null items. Each of these items has a definition level.
     min_level_bytes: u64,
 }
 
