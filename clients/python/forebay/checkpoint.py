@@ -13,7 +13,9 @@ PER_RUN = ("rank", "world_size", "batch_size", "lanes", "job_name", "label_colum
 # Request fields that select columns. If the dataset that loads a state has one of them, those of the state are not used.
 PROJECTION = ("columns", "tensors", "select", "dedupe")
 # Request fields that determine which rows a batch has.
-ORDER = ("dataset", "filter", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version")
+ORDER = ("dataset", "filter", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version", "semantics")
+# Version of the semantics of SQL expressions of the states that do not name one.
+FIRST_SEMANTICS = "3"
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
@@ -40,8 +42,13 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     saved, snapshot = with_current_names(state["request"]), state["snapshot"]
     if given.get("snapshot", snapshot) != snapshot:
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
+    if "semantics" not in saved and _has_expressions(saved):
+        saved["semantics"] = FIRST_SEMANTICS
     left_out = {*PER_RUN, *(PROJECTION if any(name in given for name in PROJECTION) else ())}
     request = {**{name: saved[name] for name in saved if name not in left_out}, **given, "snapshot": snapshot}
+    if not _has_expressions(saved, of_rows_only=any(name in given for name in PROJECTION)):
+        # The expressions are those of the dataset that loads the state.
+        request.pop("semantics", None)
     given_mix, saved_mix = ([mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved))
     if given_mix and given_mix == saved_mix:
         pairs = zip(given["mix"], saved["mix"])
@@ -74,6 +81,18 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request of a state with the current names of all fields."""
     return {_RENAMED.get(name, name): _renamed(_RENAMED_WITHIN.get(name, {}), value) for name, value in request.items()}
+
+
+def _has_expressions(request: Mapping[str, Any], of_rows_only: bool = False) -> bool:
+    """Returns whether a request has a filter, or selects anything but stored columns.
+
+    Args:
+        request: The request.
+        of_rows_only: Whether only expressions count that determine the rows, not those of the columns.
+    """
+    filters = [request.get("filter"), *(mixed.get("filter") for mixed in request.get("mix", ()))]
+    selected = () if of_rows_only and not request.get("group_by") else request.get("select", ())
+    return any(filters) or any(not text.strip().replace("_", "a").isalnum() for text in selected)
 
 
 def _renamed(names: Mapping[str, str], value: Any) -> Any:

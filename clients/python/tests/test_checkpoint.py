@@ -162,7 +162,18 @@ def recorded_batches(location: str, name: str) -> list[Any]:
     return [read[step % lanes][step // lanes] for step in range(int(recorded["summary"]["steps"]))]
 
 
-@pytest.mark.parametrize("name", earlier.REQUESTS)
+@pytest.mark.parametrize("name", earlier.EXPRESSIONS)
+def test_a_state_of_an_earlier_package_with_expressions_is_rejected_by_name(recorded_server: str, name: str) -> None:
+    recorded = earlier.REQUESTS[name]
+    client = forebay.connect(recorded_server, report=False)
+    ds = client.train("events", rank=0, **current_arguments(recorded["training"]))
+    with pytest.raises(forebay.errors.RequestError, match="version 3 of the semantics.*this server has version 4") as rejected:
+        ds.load_state_dict(recorded["state"])
+    assert earlier.EXPRESSIONS[name] in str(rejected.value)
+    ds.close()
+
+
+@pytest.mark.parametrize("name", earlier.WITHOUT_EXPRESSIONS)
 def test_a_state_of_an_earlier_package_resumes_with_the_recorded_batches(recorded_server: str, name: str) -> None:
     recorded = earlier.REQUESTS[name]
     client = forebay.connect(recorded_server, report=False)

@@ -2,7 +2,7 @@
 
 use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, cast::AsArray, types::Float64Type};
 use arrow_cast::{
-    cast,
+    CastOptions, cast,
     display::{ArrayFormatter, FormatOptions},
 };
 use arrow_ord::ord::make_comparator;
@@ -57,7 +57,7 @@ impl Column {
             column.floats(&cast(&items, &DataType::Float64)?);
         } else if data_type.is_numeric() || data_type == &DataType::Boolean {
             column.extremes(&items)?;
-            column.mean = mean(&cast(&items, &DataType::Float64)?);
+            column.mean = mean(&forebay_loader::cast(&items, &DataType::Float64, &CastOptions::default())?);
         } else if is_ordered(data_type) {
             column.extremes(&items)?;
         }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use arrow_array::{cast::AsArray, types::Float64Type};
-use arrow_cast::cast;
+use arrow_cast::CastOptions;
 use arrow_schema::DataType;
 use dashmap::DashMap;
 use forebay_proto::v1;
+use forebay_sql::cast;
 use forebay_stall::{Known, Moments};
 use tokio::sync::OnceCell;
 
@@ -82,7 +83,7 @@ impl LabelStatistics {
                 for chunk in chunks {
                     let rows =
                         view.rows_of(chunk?, &columns, keeps_all, &place, &mut range, &mut turn).await?;
-                    let labels = cast(rows.column(0), &DataType::Float64);
+                    let labels = cast(rows.column(0), &DataType::Float64, &CastOptions::default());
                     let labels = labels.map_err(|error| Error::Internal(error.to_string()))?;
                     let labels = labels.as_primitive::<Float64Type>();
                     let labels = labels.iter().flatten().filter(|label| !label.is_nan());

@@ -74,7 +74,7 @@ pub use cpu::{
 pub use error::Error;
 pub use fault_injection::FaultInjection;
 pub use forebay_cache::Tenant;
-pub use forebay_sql::Identity;
+pub use forebay_sql::{Identity, cast};
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use loader::{LoadProgress, Loader, Waiting};
 pub use locate::StoredRow;

@@ -9,6 +9,7 @@ pub(crate) mod packing;
 pub(crate) mod positions;
 pub(crate) mod quoted;
 pub(crate) mod rows;
+mod semantics;
 pub(crate) mod shared;
 pub(crate) mod summary;
 pub(crate) mod validate;

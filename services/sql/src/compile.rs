@@ -17,7 +17,6 @@ use datafusion_sql::{
     planner::{PlannerContext, SqlToRel},
     sqlparser::{
         ast,
-        dialect::GenericDialect,
         parser::Parser,
         tokenizer::{Token, Tokenizer},
     },
@@ -25,6 +24,11 @@ use datafusion_sql::{
 
 use crate::{
     Error,
+    dialect::ExpressionDialect,
+    exact::{
+        literals::{Literals, resolved},
+        with_exact_comparisons,
+    },
     expression_identity::identity_of,
     functions,
     growth::{BYTES_PER_VALUE, SLICE_COST, Sizes, wildcards},
@@ -172,7 +176,8 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let whole = dfschema(schema)?;
     let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
     let simplifier = ExprSimplifier::new(context.clone());
-    let coerced = simplifier.coerce(logical, &whole)?;
+    let compared = with_exact_comparisons(logical, &whole, &simplifier)?;
+    let coerced = resolved(simplifier.coerce(compared, &whole)?)?;
     let logical = lowered(coerced, &whole, &context)?;
     check_constants(&logical, &whole)?;
     let mut inputs: Vec<usize> =
@@ -311,7 +316,7 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
     if text.len() > MAX_BYTES {
         return Err(Error::invalid(format!("has {} bytes, expected at most {MAX_BYTES}", text.len())));
     }
-    let dialect = GenericDialect {};
+    let dialect = ExpressionDialect;
     let tokens =
         Tokenizer::new(&dialect, text).tokenize().map_err(|error| Error::invalid(error.to_string()))?;
     let count = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).count();
@@ -319,7 +324,7 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
         return Err(Error::invalid(format!("has {count} tokens, expected at most {MAX_TOKENS}")));
     }
     let mut parser = Parser::new(&dialect).with_recursion_limit(MAX_DEPTH).with_tokens(tokens);
-    let parsed = parser.parse_expr_with_alias().map_err(|error| Error::invalid(error.to_string()))?;
+    let mut parsed = parser.parse_expr_with_alias().map_err(|error| Error::invalid(error.to_string()))?;
     match parser.next_token().token {
         Token::EOF => {}
         more => return Err(Error::invalid(format!("has '{more}' after its end"))),
@@ -336,7 +341,9 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
     );
     let schema = dfschema(schema)?;
     let clause = first_clause(&parsed.expr);
-    let planned = planner.sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())?;
+    let literals = Literals::of(&mut parsed.expr)?;
+    let mut context = PlannerContext::new().with_prepare_param_data_types(literals.types());
+    let planned = literals.restored(planner.sql_to_expr_with_alias(parsed, &schema, &mut context)?)?;
     match clause {
         Some(call) => Err(Error::invalid(format!(
             "'{call}' is not an expression of one row, expected no clauses such as OVER, FILTER or DISTINCT"

@@ -16,8 +16,10 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod dialect;
 mod error;
 mod evaluation;
+mod exact;
 mod expression_identity;
 pub mod functions;
 mod growth;
@@ -36,6 +38,7 @@ pub use compile::{Expression, MAX_COMPLEXITY};
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
 pub use evaluation::Evaluation;
+pub use exact::floats::cast;
 pub use expression_identity::SEMANTICS;
 pub use growth::{SLICE_COST, array_bytes, slices};
 pub use identity::Identity;

@@ -189,7 +189,7 @@ fn is_finer(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-fn is_comparison(op: Operator) -> bool {
+pub(crate) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
@@ -205,7 +205,7 @@ fn is_literal(part: &Expr) -> bool {
     matches!(part, Expr::Literal(..))
 }
 
-fn binary(left: Expr, op: Operator, right: Expr) -> Expr {
+pub(crate) fn binary(left: Expr, op: Operator, right: Expr) -> Expr {
     Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))
 }
 

@@ -2,7 +2,7 @@
 
 use datafusion_expr::{Expr, Operator};
 
-use crate::{Expression, functions::is_strict};
+use crate::{Expression, exact::function, functions::is_strict};
 
 impl Expression {
     /// Returns true if the expression is non-null in every row, given that only columns with `has_nulls` contain nulls.
@@ -16,7 +16,9 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
     match expression {
         Expr::Column(column) => has_nulls(&column.name),
         Expr::Literal(value, _) => value.is_null(),
-        Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::IsTrue(_) | Expr::IsFalse(_) => false,
+        Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::IsTrue(_) | Expr::IsFalse(_) | Expr::IsNotFalse(_) => {
+            false
+        }
         Expr::Not(inner) | Expr::Negative(inner) => maybe(inner),
         Expr::Cast(cast) => maybe(&cast.expr),
         Expr::BinaryExpr(binary) => {
@@ -47,7 +49,13 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
             };
             otherwise || case.when_then_expr.iter().any(|(when, then)| !is_checked(when, then) && maybe(then))
         }
-        Expr::ScalarFunction(call) => !is_strict(call.name()) || call.args.iter().any(maybe),
+        Expr::ScalarFunction(call) if function::operator(call.name()).is_some_and(function::is_distinct) => {
+            false
+        }
+        Expr::ScalarFunction(call) => {
+            !(is_strict(call.name()) || function::operator(call.name()).is_some())
+                || call.args.iter().any(maybe)
+        }
         _ => true,
     }
 }

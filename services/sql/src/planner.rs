@@ -26,7 +26,10 @@ impl Context {
             Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
             Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
         ];
-        Self { options: ConfigOptions::default(), planners }
+        let mut options = ConfigOptions::default();
+        // Without it, a timestamp with a zone is planned without one.
+        options.execution.time_zone = Some("+00:00".to_owned());
+        Self { options, planners }
     }
 }
 

@@ -120,6 +120,8 @@ fn possible(filter: &Expr, bounds: &dyn Bounds) -> Possible {
         Expr::Column(column) => {
             compare(&column.name, Operator::Eq, &ScalarValue::Boolean(Some(true)), bounds)
         }
+        Expr::IsTrue(inner) => is_certain(possible(inner, bounds)),
+        Expr::IsNotFalse(inner) => is_certain(possible(inner, bounds).not()).not(),
         Expr::IsNull(inner) => is_null(inner, bounds),
         Expr::IsNotNull(inner) => is_null(inner, bounds).not(),
         Expr::InList(list) => {
@@ -135,6 +137,11 @@ fn possible(filter: &Expr, bounds: &dyn Bounds) -> Possible {
         },
         _ => ANY,
     }
+}
+
+/// `IS TRUE` of a condition.
+fn is_certain(condition: Possible) -> Possible {
+    Possible { yes: condition.yes, no: condition.no || condition.null, null: false }
 }
 
 fn is_null(inner: &Expr, bounds: &dyn Bounds) -> Possible {
@@ -180,6 +187,8 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     }
     let unknown = Possible { null, ..ANY };
     let Some((least, greatest)) = bounds.range(column) else { return unknown };
+    // A writer may take either zero as a bound of both.
+    let (least, greatest) = (with_sign_of_zero(least, true), with_sign_of_zero(greatest, false));
     // A comparison may or may not treat 0.0 and -0.0 as equal, so both zeros are tried.
     let other_zero = (float(value) == Some(0.0))
         .then(|| value.arithmetic_negate().expect("a float has a negative of the same type"));
@@ -189,6 +198,12 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
         Some((yes, no)) => Possible { yes, no, null },
         None => unknown,
     }
+}
+
+/// Gives a zero of a float type this sign.
+fn with_sign_of_zero(value: ScalarValue, is_negative: bool) -> ScalarValue {
+    let is_other = float(&value).is_some_and(|zero| zero == 0.0 && zero.is_sign_negative() != is_negative);
+    if is_other { value.arithmetic_negate().unwrap_or(value) } else { value }
 }
 
 /// Compares the values from `least` to `greatest` with `value`. True first if some value satisfies the comparison, true second if

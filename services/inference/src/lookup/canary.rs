@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use arrow_array::{
     Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, cast::AsArray, types::Float64Type,
 };
-use arrow_cast::cast;
+use arrow_cast::CastOptions;
 use arrow_schema::DataType;
 use documented::DocumentedFields;
 use forebay_loader::{Error, LookupRows, WireBatch};
@@ -303,7 +303,8 @@ impl Column {
 fn numbers(values: &ArrayRef) -> Result<impl Iterator<Item = Option<f64>>, Error> {
     let is_numeric = values.data_type().is_numeric() || *values.data_type() == DataType::Boolean;
     let values = if is_numeric {
-        cast(values, &DataType::Float64).map_err(|error| Error::Internal(format!("canary: {error}")))?
+        forebay_loader::cast(values, &DataType::Float64, &CastOptions::default())
+            .map_err(|error| Error::Internal(format!("canary: {error}")))?
     } else {
         let zeros = (0..values.len()).map(|row| values.is_valid(row).then_some(0.0));
         Arc::new(arrow_array::Float64Array::from_iter(zeros)) as ArrayRef

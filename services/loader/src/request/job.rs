@@ -73,7 +73,7 @@ impl Job {
         used: ViewUse,
     ) -> Result<Self, Error> {
         let snapshot = Arc::clone(reader.snapshot());
-        let Dimensions { world_size, lanes, epochs, plan_version } = Dimensions::of(train)?;
+        let Dimensions { world_size, lanes, epochs, plan_version, semantics } = Dimensions::of(train)?;
         let view = View::resolve_for(used, &snapshot, train, compiled)?;
         let selection = RowSelection { lengths: train.max_pack_rows > 0, ..view.row_selection() };
         let counts = match (selection.identity(&snapshot), counts) {
@@ -114,6 +114,7 @@ impl Job {
             lane: None,
             content_hash: Some(train.content_hash.unwrap_or(true)),
             plan_version,
+            semantics,
             ..train.clone()
         };
         let (view, mixed, decode_flow) = (Arc::new(view), Vec::new(), Flow::new());

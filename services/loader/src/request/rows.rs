@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_sql::SEMANTICS;
 use forebay_storage::Snapshot;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -10,6 +11,7 @@ use crate::{
     Counts, View,
     cpu::off_io::{LongWork, assert_off_io_threads},
     selection::groups::{BlockRows, Groups},
+    view::{row_selection::RowSelection, source::Source},
 };
 
 /// Kept rows of each block of a snapshot, and the groups that they form.
@@ -43,8 +45,8 @@ impl JobRows {
         Self { kept, groups, items, epoch_rows, epoch_items }
     }
 
-    /// Filter and groups as part of the identity of the order: their text, and hashes of the rows and groups of each
-    /// block.
+    /// Filter and groups as part of the identity of the order: their text, hashes of the rows and groups of each block, and the
+    /// version of the semantics of expressions if the rows depend on one.
     pub(crate) fn identity(&self, view: &View, filter: &str) -> String {
         let mut identity = String::new();
         if view.filter().is_some() {
@@ -54,6 +56,10 @@ impl JobRows {
             let keys = quoted_list(view.grouped_by().iter().map(String::as_str));
             let (begun, heads) = (hash_of(&groups.begun), hash_of(&groups.heads));
             identity += &format!("/groups {keys}/{begun:016x}/{heads:016x}");
+        }
+        let RowSelection { filter, keys, .. } = view.row_selection();
+        if filter.is_some() || keys.iter().any(|key| matches!(key, Source::Computed(_))) {
+            identity += &format!("/semantics {SEMANTICS}");
         }
         identity
     }

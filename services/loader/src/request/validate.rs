@@ -4,7 +4,7 @@ use forebay_plan::{PLAN_VERSION, Remainder, Shuffle, default_window_rows};
 use forebay_proto::v1;
 use forebay_storage::Snapshot;
 
-use super::rows::JobRows;
+use super::{rows::JobRows, semantics};
 use crate::{Error, find_column};
 
 /// Maximum `batch_size`, in rows.
@@ -31,6 +31,8 @@ pub(crate) struct Dimensions {
     pub(crate) lanes: u64,
     pub(crate) epochs: u64,
     pub(crate) plan_version: u64,
+    /// Version of the semantics of expressions; 0 without expressions.
+    pub(crate) semantics: u64,
 }
 
 impl Dimensions {
@@ -62,7 +64,8 @@ impl Dimensions {
             let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job_name.len());
             return Err(Error::invalid("job_name", reason));
         }
-        Ok(Self { world_size, lanes, epochs, plan_version })
+        let semantics = semantics::of(train)?;
+        Ok(Self { world_size, lanes, epochs, plan_version, semantics })
     }
 }
 

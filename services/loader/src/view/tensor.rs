@@ -12,7 +12,7 @@ use arrow_array::{
     types::{Float16Type, Float32Type, Float64Type},
 };
 use arrow_buffer::{Buffer, OffsetBuffer};
-use arrow_cast::{CastOptions, cast_with_options};
+use arrow_cast::CastOptions;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
 use arrow_select::take::take;
@@ -122,15 +122,8 @@ pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, St
         return Ok(ArrayRef::clone(array));
     }
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    let cast = |array: &ArrayRef, to: &DataType| {
-        cast_with_options(array.as_ref(), to, &options).map_err(|error| format!("{error}, expected {dtype}"))
-    };
-    let converted = if array.data_type().is_decimal() && dtype == &DataType::Float16 {
-        // The direct conversion depends on the CPU, see `float16`.
-        cast(&cast(array, &DataType::Float32)?, dtype)?
-    } else {
-        cast(array, dtype)?
-    };
+    let converted = forebay_sql::cast(array, dtype, &options);
+    let converted = converted.map_err(|error| format!("{error}, expected {dtype}"))?;
     if dtype.is_floating() && has_new_infinity(array, &converted) {
         return Err(format!("a finite {} value overflows {dtype}", array.data_type()));
     }

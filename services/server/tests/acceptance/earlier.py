@@ -14,6 +14,13 @@ FOLDER = Path(__file__).resolve().parent / "compatibility" / "39b7b77"
 RECORDED: dict[str, Any] = json.loads((FOLDER / "recorded.json").read_text())
 REQUESTS: dict[str, Any] = RECORDED["requests"]
 DATASETS = ("events", "other")
+# Begin of the first expression of the requests that have one. The earlier version recorded no version of the semantics of expressions.
+EXPRESSIONS = {
+    name: (recorded["request"].get("filter") or recorded["request"]["mix"][0]["filter"]).partition("'")[0]
+    for name, recorded in REQUESTS.items()
+    if any(part.get("filter") for part in (recorded["request"], *recorded["request"].get("mix", ())))
+}
+WITHOUT_EXPRESSIONS = [name for name in REQUESTS if name not in EXPRESSIONS]
 
 
 def copy(folder: Path) -> None:

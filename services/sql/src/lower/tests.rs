@@ -27,13 +27,13 @@ fn a_column_is_compared_with_a_constant_in_its_own_type_if_that_can_hold_the_con
     let of_time = |unit: &str| format!("TIMESTAMP '2024-01-01 00:00:00{unit}'");
     for (text, expected) in [
         ("i8 > 3".to_owned(), "i8 > Int8(3)"),
-        ("3 > i8".to_owned(), "Int8(3) > i8"),
-        ("i8 > 300".to_owned(), "CAST(i8 AS Int64) > Int64(300)"),
+        ("3 > i8".to_owned(), "i8 < Int8(3)"),
+        ("i8 > 300".to_owned(), "i8 > Int8(127)"),
         ("i8 IN (3, 4)".to_owned(), "i8 IN ([Int8(3), Int8(4)])"),
-        ("i8 IN (3, 300)".to_owned(), "CAST(i8 AS Int64) IN ([Int64(3), Int64(300)])"),
-        ("i8 IN (3, NULL)".to_owned(), "CAST(i8 AS Int64) IN ([Int64(3), Int64(NULL)])"),
+        ("i8 IN (3, 300)".to_owned(), "i8 IN ([Int8(3)])"),
+        ("i8 IN (3, NULL)".to_owned(), "i8 IN ([Int8(3), Int8(NULL)])"),
         ("u16 = 3".to_owned(), "u16 = UInt16(3)"),
-        ("u16 = -1".to_owned(), "CAST(u16 AS Int64) = Int64(-1)"),
+        ("u16 = -1".to_owned(), "u16 < UInt16(0)"),
         ("i32 + 1".to_owned(), "CAST(i32 AS Int64) + Int64(1)"),
         ("i32 + 1 > 3".to_owned(), "CAST(i32 AS Int64) + Int64(1) > Int64(3)"),
         // This cast can fail.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod compile;
+mod exact;
 mod functions;
 mod fuzzed;
 mod identity;
