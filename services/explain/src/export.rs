@@ -9,7 +9,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use arrow_json::{WriterBuilder, writer::JsonArray};
-use forebay_loader::{Error, Flow, Pool, Priority, TurnCost};
+use forebay_loader::{Error, Flow, Pool, Priority, TurnClock};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -105,7 +105,7 @@ impl Explained {
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
         let mut writer = ArrowWriter::try_new(out, Arc::clone(self.schema()), Some(properties.build()))
             .map_err(message)?;
-        let mut turn = TurnCost::default();
+        let mut turn = TurnClock::default();
         for piece in self.pieces() {
             turn.spend(PIECE_COST).await;
             writer.write(&piece).map_err(message)?;
@@ -116,7 +116,7 @@ impl Explained {
     async fn json(&self, out: &mut Bounded) -> Result<(), String> {
         let message = |error: arrow_schema::ArrowError| error.to_string();
         let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(out);
-        let mut turn = TurnCost::default();
+        let mut turn = TurnClock::default();
         for piece in self.pieces() {
             turn.spend(PIECE_COST).await;
             writer.write(&piece).map_err(message)?;
@@ -158,7 +158,7 @@ impl Explained {
 
 /// Size of the part of a batch that is written at a time, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Cost of writing a piece, in the unit of [`TurnCost`]. Writing a value as text takes about ten times as long as computing it.
+/// Cost of writing a piece, in the unit of [`TurnClock`]. Writing a value as text takes about ten times as long as computing it.
 const PIECE_COST: u64 = 1 << 20;
 
 /// Continuation marker at the start of every message of an Arrow IPC stream.

@@ -1,6 +1,8 @@
 //! Tracking of the work in flight: stage, block and the streams that wait for it.
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -192,6 +194,13 @@ impl Activity {
         totals.work
     }
 
+    /// Adds the output of an operation to the totals of its stage.
+    pub(crate) fn add_output(&self, stage: Stage, bytes: u64, rows: u64) {
+        let mut totals = self.totals(stage);
+        totals.work.bytes += bytes;
+        totals.work.rows += rows;
+    }
+
     fn start(self: &Arc<Self>, stage: Stage, target: Target) -> Working {
         self.step(stage, |active| active + 1);
         Working { activity: Arc::clone(self), stage, target, since: Instant::now() }
@@ -244,9 +253,7 @@ pub(crate) struct Working {
 impl Working {
     /// Adds the output of the operation to the totals of its stage.
     pub(crate) fn add_output(&self, bytes: u64, rows: u64) {
-        let mut totals = self.activity.totals(self.stage);
-        totals.work.bytes += bytes;
-        totals.work.rows += rows;
+        self.activity.add_output(self.stage, bytes, rows);
     }
 }
 
@@ -270,6 +277,16 @@ impl Drop for Working {
             }
         }
     }
+}
+
+/// Does `work`, and records each of its turns with `begin`. The time between two turns is no time of the work.
+pub(crate) async fn recorded_turns<T>(begin: impl Fn() -> Working, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let _working = begin();
+        work.as_mut().poll(context)
+    })
+    .await
 }
 
 /// Registration of a stream that waits for blocks. Dropping it ends the wait.

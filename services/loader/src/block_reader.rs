@@ -3,7 +3,7 @@
 //! Windows, columns, row counts, labels and key indexes read blocks here, so that all of them share one bound on memory,
 //! appear in the activity of the server, are counted and can be delayed by fault injection.
 
-use std::{future::poll_fn, sync::Arc};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Budget, Reservation, SourceId, TooLarge};
@@ -13,13 +13,18 @@ use parking_lot::Mutex;
 
 use crate::{
     Config, Error, Flow, Pool, Priority,
-    activity::{Activity, Purpose, Working},
+    activity::{Activity, Purpose, recorded_turns},
     fault_injection::FaultInjection,
     view::nulls::pushed_down,
 };
 
 /// Size below which the strings of a chunk are not limited, in bytes. Chunks of few rows take longer to decode.
 const MIN_CHUNK_BYTES: u64 = 8 << 20;
+/// Maximum number of values of a chunk, unless it has [`MIN_CHUNK_ROWS`] rows or fewer. A chunk is decoded, and appended to its frame,
+/// within one turn.
+const CHUNK_VALUES: usize = 2 << 20;
+/// Number of rows of the chunks of very wide blocks. Chunks of fewer rows take longer to decode.
+const MIN_CHUNK_ROWS: usize = 128;
 
 /// Fetches and decodes blocks within a bound on memory. Cheap to clone; clones share the bound.
 #[derive(Clone)]
@@ -166,7 +171,8 @@ impl BlockReader {
         F: FnOnce(Chunks) -> W + Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
+        let columns = what.columns.len();
+        let decode_rows = self.decode_rows.min((CHUNK_VALUES / columns.max(1)).max(MIN_CHUNK_ROWS));
         // A chunk is not larger than the whole block was expected to be.
         let encoded = encoded.with_max_batch_bytes((permit.lock().bytes() / 2).max(MIN_CHUNK_BYTES));
         let work = async move {
@@ -178,7 +184,7 @@ impl BlockReader {
                 return Ok(Err((damaged, decode)));
             }
             let decoded = decode(Box::new(chunks.map(|chunk| pushed_down(chunk?)))).await?;
-            metrics::counter!("forebay_decode_columns_total").increment(columns);
+            metrics::counter!("forebay_decode_columns_total").increment(columns as u64);
             Ok(Ok(decoded))
         };
         let id = what.reader.block_ids().id(what.block);
@@ -242,16 +248,12 @@ impl BlockReader {
     ) -> Result<T, Error> {
         permit.lock().loaded();
         let (activity, permit) = (Arc::clone(&self.activity), Arc::clone(permit));
-        let mut work = Box::pin(async move {
+        let work = async move {
             let result = work.await;
             drop(permit);
             result
-        });
-        // The time between two turns is no time of decoding.
-        let turns = poll_fn(move |context| {
-            let _working: Working = activity.begin(Stage::Decode, purpose, id);
-            work.as_mut().poll(context)
-        });
+        };
+        let turns = recorded_turns(move || activity.begin(Stage::Decode, purpose, id), work);
         self.pool.run_in_turns(flow, Priority::Background, turns).await
     }
 }

@@ -24,12 +24,10 @@ impl FaultInjection {
         work.await
     }
 
-    /// `work`, preceded by the delay of gathering.
-    pub(crate) fn before_gather<T>(self, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-        move || {
-            delay(self.gather);
-            work()
-        }
+    /// Does `work` after the delay of gathering.
+    pub(crate) async fn before_gather<T>(self, work: impl Future<Output = T>) -> T {
+        delay(self.gather);
+        work.await
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
 pub use builder::FrameBuilder;
 pub(crate) use distinct::Distinct;
 pub(crate) use nested::gather_nested;
-pub(crate) use variable::{Item, Tail};
+pub(crate) use variable::Tail;
 
 use table::Table;
 

@@ -15,7 +15,7 @@ use crate::{
     Error, Flow, Job, View,
     activity::Purpose,
     block_reader::{BlockColumns, BlockReader, Chunks, place_of},
-    cpu::turns::TurnCost,
+    cpu::turns::TurnClock,
     view::kept_range::KeptRange,
 };
 
@@ -78,7 +78,7 @@ impl LabelStatistics {
             let (view, columns) = (Arc::clone(&view), read.clone());
             let place = place_of(job.snapshot(), *block);
             let add = move |chunks: Chunks| async move {
-                let (mut seen, mut turn) = (Moments::default(), TurnCost::default());
+                let (mut seen, mut turn) = (Moments::default(), TurnClock::default());
                 let mut range = KeptRange::new(0..u32::MAX);
                 for chunk in chunks {
                     let rows =

@@ -69,7 +69,7 @@ pub use cpu::{
     pool::{Pool, Submitted},
     prefetch::{prefetch, prefetch_value},
     scheduling::Scheduling,
-    turns::TurnCost,
+    turns::TurnClock,
 };
 pub use error::Error;
 pub use fault_injection::FaultInjection;
@@ -82,3 +82,4 @@ pub use lookup::{memory::LookupReservation, rows::LookupRows};
 pub use request::{job::Job, mixture::check_mixture};
 pub use selection::counts::{CountProgress, Counts};
 pub use view::{View, find_column, similar_names};
+pub use window::progress::{WindowLoad, WindowWait};

@@ -28,7 +28,7 @@ use crate::{
     selection::counts::Counter,
     stream::Stream,
     view::expressions::Expressions,
-    window::windows::Windows,
+    window::{progress::WindowWait, windows::Windows},
 };
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
@@ -330,8 +330,15 @@ impl Loader {
 
     /// Opens the stream of batches of one rank and lane, and records the work done for it in `watch`.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
-        let stream =
-            Stream { job, rank, lane, watch, seen: Arc::default(), gather_flow: Flow::of(self.tenant) };
+        let stream = Stream {
+            job,
+            rank,
+            lane,
+            watch,
+            seen: Arc::default(),
+            waits: WindowWait::default(),
+            gather_flow: Flow::of(self.tenant),
+        };
         Batches::start(stream, &self.windows, &self.prefetch_budget, self.pool.clone(), self.config.clone())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_stall::Lane;
 
-use crate::{Flow, Job, activity::Seen};
+use crate::{Flow, Job, activity::Seen, window::progress::WindowWait};
 
 /// Job, rank and lane of a stream, with its accounting.
 #[derive(Clone)]
@@ -16,6 +16,8 @@ pub(crate) struct Stream {
     pub(crate) watch: Lane,
     /// Work done for the current batch while it waited for its windows.
     pub(crate) seen: Arc<Seen>,
+    /// Windows for which the stream waits.
+    pub(crate) waits: WindowWait,
     /// Fair-queue flow of gather work.
     pub(crate) gather_flow: Flow,
 }

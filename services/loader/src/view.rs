@@ -150,6 +150,17 @@ pub(crate) enum HeapItems {
     OfWidth(usize),
 }
 
+impl HeapItems {
+    /// Number of items of a value of `bytes` bytes; of bytes for strings and binary.
+    #[inline]
+    pub(crate) fn count(self, bytes: usize) -> usize {
+        match self {
+            Self::Bytes => bytes,
+            Self::OfWidth(width) => bytes / width,
+        }
+    }
+}
+
 /// Index of a validity bit in a row; `None` if the footers show that the column has no nulls.
 pub(crate) type Nulls = Option<usize>;
 

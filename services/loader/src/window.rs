@@ -8,6 +8,7 @@
 mod acquire;
 pub(crate) mod held;
 pub(crate) mod orders;
+pub(crate) mod progress;
 pub(crate) mod stream_windows;
 mod wanted;
 pub(crate) mod window_set;

@@ -1,5 +1,12 @@
 //! Gathering of rows from frames directly into the body of an Arrow IPC message, without an intermediate batch.
+//!
+//! The work is linear in rows, columns and values: the rows are read tile by tile, and the values of a row one after the other. It is
+//! done in turns, which end between tiles.
 
+mod fixed;
+mod tails;
+mod validity;
+mod variable;
 mod write;
 
 use std::sync::Arc;
@@ -7,25 +14,24 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef};
 use bytes::Bytes;
 use forebay_cache::Slabs;
+use futures::FutureExt;
 
 use crate::{
-    Error, Frame, RowRef, View, WireBatch,
+    Error, Frame, RowRef, TurnClock, View, WireBatch,
     batch::{
         canonical::Encoded,
         wire::{ALIGNMENT, Body, Layout},
     },
-    cpu::prefetch::{AHEAD_BYTES, prefetch},
-    frame::{self, Distinct, Item, Rows, Tail},
+    frame::{self, Distinct, Rows},
     view::{HeapItems, Nulls, Output},
 };
 
-use write::{Ends, transpose, write_bits, write_distinct, write_ends, write_first_list};
+use fixed::FixedRows;
+use tails::Tails;
+use validity::NullableColumn;
+use variable::{ColumnSize, ItemValidity, Lengths, VariableColumn};
+use write::{Ends, write_distinct, write_first_list};
 
-/// Number of rows gathered together. A tile stays in the L1 cache while each column is copied from it. It is a multiple
-/// of 8, because bits are packed one tile at a time.
-const TILE_ROWS: usize = 64;
-/// Prefetch distance for strings and lists, in rows.
-const HEAP_AHEAD_ROWS: usize = 16;
 /// Minimum mean size of a run of consecutive rows, in bytes, to send the runs from their frames without a copy. With
 /// shorter runs, many small HTTP/2 frames cost more than the copy.
 const MIN_SHARED_RUN_BYTES: usize = 64 << 10;
@@ -59,15 +65,27 @@ pub fn assemble(
     options: AssembleOptions,
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
+    at_once(assemble_in_turns(view, frames, rows, options, slabs, &mut TurnClock::stopped()))
+}
+
+/// As [`assemble`], in turns.
+pub(crate) async fn assemble_in_turns(
+    view: &View,
+    frames: &[Arc<Frame>],
+    rows: &[RowRef],
+    options: AssembleOptions,
+    slabs: &Slabs,
+    turn: &mut TurnClock,
+) -> Result<WireBatch, Error> {
     if rows.len() < options.min_rows {
         let mut frames = frames.to_vec();
         let zeros = RowRef { frame: frames.len() as u32, row: 0 };
         frames.push(Arc::new(Frame::of_zeros(view, slabs)?));
         let mut padded = rows.to_vec();
         padded.resize(options.min_rows, zeros);
-        return assemble_with_absent(view, &frames, &padded, zeros.frame, options, slabs);
+        return gather((view, &frames, zeros.frame), &padded, options, slabs, turn).await;
     }
-    assemble_with_absent(view, frames, rows, NONE, options, slabs)
+    gather((view, frames, NONE), rows, options, slabs, turn).await
 }
 
 /// Frame number that no row refers to.
@@ -82,20 +100,37 @@ pub(crate) fn assemble_with_absent(
     options: AssembleOptions,
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
-    let plan = BodyPlan::new(view, frames, rows, absent, options.max_bytes)?;
+    at_once(gather((view, frames, absent), rows, options, slabs, &mut TurnClock::stopped()))
+}
+
+/// Returns the result of `work`, whose turns do not end.
+fn at_once(work: impl Future<Output = Result<WireBatch, Error>>) -> Result<WireBatch, Error> {
+    work.now_or_never().unwrap_or_else(|| Err(Error::Internal("a turn of a stopped clock has ended".into())))
+}
+
+/// Gathers the rows. Those of frame `absent` are padding or missing, and are not counted.
+async fn gather(
+    (view, frames, absent): (&View, &[Arc<Frame>], u32),
+    rows: &[RowRef],
+    options: AssembleOptions,
+    slabs: &Slabs,
+    turn: &mut TurnClock,
+) -> Result<WireBatch, Error> {
+    let mut plan = BodyPlan::new((view, frames, absent), rows, options.max_bytes, turn).await?;
     let body = match plan.shared_body(frames, options.max_held_bytes) {
         Some(body) => body,
         None => {
             let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
-            plan.write(&mut body);
+            plan.write(&mut body, turn).await;
             Body::new([Bytes::from_owner(body)])
         }
     };
+    let hash = if options.hash { Some(body.hash_in_turns(turn).await) } else { None };
     Ok(WireBatch {
         rows: rows.iter().filter(|row| row.frame != absent).count() as u64,
         group_offsets: Vec::new(),
         header: plan.layout.header(rows.len()),
-        hash: options.hash.then(|| body.hash()),
+        hash,
         body,
     })
 }
@@ -109,31 +144,31 @@ struct BodyPlan<'a> {
     source: Rows<'a>,
     layout: Layout,
     places: Vec<Place<'a>>,
-    /// Tails of the rows, concatenated.
-    tails: Vec<u8>,
-    /// Columns with a null in these rows: bit in the row, start of the validity buffer.
-    validities: Vec<(usize, usize)>,
+    tails: Tails<'a>,
+    /// Validity bits that are set in all rows.
+    always_valid: Vec<u8>,
+    /// Sizes of the variable columns in all rows.
+    sizes: Vec<ColumnSize>,
+    /// Columns with a null in these rows.
+    nullable: Vec<NullableColumn>,
+    /// Variable columns, in the order of their values in a row.
+    variable: Vec<VariableColumn>,
 }
 
-/// Position of one output of the view in the body. Numbers are offsets of buffers, in bytes.
+/// Position of one output of the view in the body, except for the values of variable columns. Numbers are offsets of buffers, in bytes.
 enum Place<'a> {
     Fixed {
         values: usize,
     },
-    Variable {
-        ends: usize,
-        values: usize,
-        item_validity: Option<usize>,
-    },
+    Variable,
     Nested {
         encoded: Encoded,
         buffers: Vec<usize>,
     },
-    /// Lists of the items and of their lengths, and the offset of each column's items.
+    /// Lists of the items and of their lengths.
     Ragged {
         items: Ends,
         lengths: Ends,
-        columns: Vec<usize>,
     },
     /// List of each row, values of the distinct rows, and index of each row's distinct row.
     Distinct {
@@ -148,26 +183,29 @@ enum Place<'a> {
 }
 
 impl<'a> BodyPlan<'a> {
-    fn new(
-        view: &'a View,
-        frames: &'a [Arc<Frame>],
+    async fn new(
+        (view, frames, absent): (&'a View, &'a [Arc<Frame>], u32),
         rows: &'a [RowRef],
-        absent: u32,
         max_bytes: u64,
+        turn: &mut TurnClock,
     ) -> Result<Self, Error> {
         let source = Rows::new(view, frames);
+        let tails = Tails::gather(view, &source, rows, turn).await;
         let mut plan = Self {
-            tails: gather_tails(view, &source, rows),
             view,
             rows,
             absent,
             source,
             layout: Layout::default(),
             places: Vec::with_capacity(view.outputs.len()),
-            validities: Vec::new(),
+            always_valid: validity::valid_in_all(&tails, turn).await,
+            sizes: variable::sizes(&tails, turn).await,
+            tails,
+            nullable: Vec::new(),
+            variable: Vec::with_capacity(view.variable_items.len()),
         };
         for output in &view.outputs {
-            let place = plan.place(output, frames, max_bytes)?;
+            let place = plan.place(output, frames, max_bytes, turn).await?;
             plan.places.push(place);
             let needed = plan.layout.len() as u64;
             if needed > max_bytes {
@@ -177,11 +215,12 @@ impl<'a> BodyPlan<'a> {
         Ok(plan)
     }
 
-    fn place(
+    async fn place(
         &mut self,
         output: &Output,
         frames: &'a [Arc<Frame>],
         max_bytes: u64,
+        turn: &mut TurnClock,
     ) -> Result<Place<'a>, Error> {
         let rows = self.rows.len();
         match output {
@@ -197,25 +236,22 @@ impl<'a> BodyPlan<'a> {
                 Ok(Place::Fixed { values: self.layout.buffer(rows * len * source.width) })
             }
             Output::Ragged { source, first } => {
-                let (count, mut bytes) = (source.inputs.len(), vec![0; source.inputs.len()]);
-                for tail in self.tails() {
-                    for (column, bytes) in bytes.iter_mut().enumerate() {
-                        *bytes += tail.item(first + column).bytes();
-                    }
-                }
-                let all: usize = bytes.iter().sum();
+                let columns = *first..first + source.inputs.len();
+                let all: usize = self.sizes[columns.clone()].iter().map(|size| size.bytes).sum();
                 let items = self.place_lists(all / source.width, source.width, max_bytes)?;
-                let lengths = self.place_lists(rows * count, size_of::<i32>(), max_bytes)?;
-                let begin = |at: &mut usize, bytes: usize| {
-                    let begin = *at;
-                    *at += bytes;
-                    Some(begin)
-                };
-                let columns = bytes.into_iter().scan(items.values, begin).collect();
-                Ok(Place::Ragged { items, lengths, columns })
+                let lengths = self.place_lists(rows * columns.len(), size_of::<i32>(), max_bytes)?;
+                let mut values = items.values;
+                for (number, column) in columns.enumerate() {
+                    let at = lengths.values + number * rows * size_of::<i32>();
+                    let items = HeapItems::OfWidth(source.width);
+                    let lengths = Lengths::Items { at };
+                    self.variable.push(VariableColumn { items, lengths, values, validity: None });
+                    values += self.sizes[column].bytes;
+                }
+                Ok(Place::Ragged { items, lengths })
             }
             Output::Distinct { source, len, table, .. } => {
-                let distinct = Distinct::new(frames, *table, len * source.width, self.rows);
+                let distinct = Distinct::new(frames, *table, len * source.width, self.rows, turn).await;
                 self.place_validity(None);
                 let ends = self.layout.buffer((rows + 1) * size_of::<i32>());
                 self.layout.node(distinct.len(), 0);
@@ -233,21 +269,24 @@ impl<'a> BodyPlan<'a> {
             }
             Output::Variable { index, items, wide, nulls, .. } => {
                 self.place_validity(*nulls);
-                let lengths = self.tails().map(|tail| tail.item(*index));
-                let bytes = lengths.map(Item::bytes).sum();
-                let ends = self.layout.buffer((rows + 1) * if *wide { 8 } else { 4 });
-                let item_validity = match items {
+                let size = self.sizes[*index];
+                let at = self.layout.buffer((rows + 1) * if *wide { 8 } else { 4 });
+                let validity = match items {
                     HeapItems::Bytes => None,
-                    HeapItems::OfWidth(width) => self.place_items(*index, bytes / width),
+                    HeapItems::OfWidth(width) => self.place_items(size, *width),
                 };
-                Ok(Place::Variable { ends, values: self.layout.buffer(bytes), item_validity })
+                let lengths = Lengths::Ends { at, wide: *wide, end: 0 };
+                let values = self.layout.buffer(size.bytes);
+                self.variable.push(VariableColumn { items: *items, lengths, values, validity });
+                Ok(Place::Variable)
             }
             Output::Nested { index, input } => {
                 let array = match self.rows {
                     [] => arrow_array::new_empty_array(self.view.input_schema().field(*input).data_type()),
-                    rows => gather_nested(frames, rows, *index, max_bytes)?,
+                    rows => gather_nested(frames, rows, *index, max_bytes, turn).await?,
                 };
                 let encoded = Encoded::column(&array).map_err(|error| Error::Internal(error.to_string()))?;
+                turn.step().await;
                 let buffers = encoded.place(&mut self.layout);
                 Ok(Place::Nested { encoded, buffers })
             }
@@ -267,33 +306,24 @@ impl<'a> BodyPlan<'a> {
         Ok(Ends { ends, values: self.layout.buffer(count * width), count })
     }
 
-    /// Places a node with one value per row and its validity buffer, which is empty if there is no null.
+    /// Places a node with one value per row and its validity buffer, which is empty if there is no null. The nulls are counted when the
+    /// buffer is written.
     fn place_validity(&mut self, bit: Nulls) {
         let rows = self.rows.len();
-        let nulls = bit.map_or(0, |bit| rows - self.validity_bits(bit).filter(|valid| *valid).count());
-        self.layout.node(rows, nulls);
-        let start = self.layout.buffer(if nulls > 0 { rows.div_ceil(8) } else { 0 });
-        if let Some(bit) = bit
-            && nulls > 0
-        {
-            self.validities.push((bit, start));
-        }
+        let bit = bit.filter(|bit| rows > 0 && self.always_valid[bit / 8] >> (bit % 8) & 1 == 0);
+        let node = self.layout.node(rows, 0);
+        let start = self.layout.buffer(if bit.is_some() { rows.div_ceil(8) } else { 0 });
+        self.nullable.extend(bit.map(|bit| NullableColumn { bit, node, start, nulls: 0 }));
     }
 
-    /// Places the node of the `count` items of lists, and their validity buffer. Returns the start of the buffer if an
-    /// item is null.
-    fn place_items(&mut self, index: usize, count: usize) -> Option<usize> {
-        let mut nulls = 0;
-        for (row, tail) in self.rows.iter().zip(self.tails()) {
-            if tail.item(index).has_null_items() {
-                let (_, validity) = self.value(*row, tail, index);
-                let items = Bits { bytes: validity, len: self.items(tail, index) };
-                nulls += items.iter().filter(|valid| !valid).count();
-            }
-        }
-        self.layout.node(count, nulls);
-        let start = self.layout.buffer(if nulls > 0 { count.div_ceil(8) } else { 0 });
-        (nulls > 0).then_some(start)
+    /// Places the node of the items of lists, `width` bytes each, and their validity buffer. The nulls are counted when the buffer is
+    /// written.
+    fn place_items(&mut self, size: ColumnSize, width: usize) -> Option<ItemValidity> {
+        let count = size.bytes / width;
+        let node = self.layout.node(count, 0);
+        let bytes = if size.has_null_items { count.div_ceil(8) } else { 0 };
+        let start = self.layout.buffer(bytes);
+        size.has_null_items.then_some(ItemValidity { node, start, bytes, items: 0, nulls: 0 })
     }
 
     /// Returns a body that shares the memory of the frames, if the view is a single tensor and the rows are consecutive
@@ -313,22 +343,31 @@ impl<'a> BodyPlan<'a> {
         Some(Body::new(pieces))
     }
 
-    /// Writes every byte of `body`; previous contents do not matter.
-    fn write(&self, body: &mut [u8]) {
+    /// Writes every byte of `body`; previous contents do not matter. Also sets the numbers of nulls in the layout.
+    async fn write(&mut self, body: &mut [u8], turn: &mut TurnClock) {
         self.layout.clear_padding(body);
-        for (bit, start) in &self.validities {
-            let out = &mut body[*start..*start + self.rows.len().div_ceil(8)];
-            write_bits(out, self.validity_bits(*bit));
+        validity::write(&mut self.nullable, &self.tails, body, turn).await;
+        self.nullable.iter().for_each(|column| self.layout.set_nulls(column.node, column.nulls));
+        let fixed = self.view.outputs.iter().zip(&self.places).filter_map(|(output, place)| match place {
+            Place::Fixed { values } => Some((output, *values)),
+            _ => None,
+        });
+        let fixed: Vec<(&Output, usize)> = fixed.collect();
+        if self.view.tail > 0 && !fixed.is_empty() {
+            let rows = FixedRows { source: &self.source, rows: self.rows, width: self.view.tail };
+            rows.write(&fixed, body, turn).await;
         }
-        if self.view.tail > 0 {
-            self.write_fixed(body);
-        }
-        if !self.view.variable_items.is_empty() {
-            self.write_variable(body);
-        }
+        let heap_of = |row: usize| self.source.heap_of(self.view, self.rows[row], self.tails.of(row));
+        variable::write(&mut self.variable, &self.tails, heap_of, body, turn).await;
+        let of_items = self.variable.iter().filter_map(|column| column.validity.as_ref());
+        of_items.for_each(|items| self.layout.set_nulls(items.node, items.nulls));
         for place in &self.places {
             match place {
                 Place::Nested { encoded, buffers } => encoded.write(buffers, body),
+                Place::Ragged { items, lengths } => {
+                    write_first_list(items, self.rows.len(), body);
+                    write_first_list(lengths, self.rows.len(), body);
+                }
                 Place::Distinct { ends, values, rows, index } => {
                     write_distinct(rows, [*ends, *values, *index], body);
                 }
@@ -338,208 +377,31 @@ impl<'a> BodyPlan<'a> {
                         .zip(self.rows)
                         .for_each(|(out, row)| *out = u8::from(row.frame != self.absent));
                 }
-                Place::Fixed { .. } | Place::Variable { .. } | Place::Ragged { .. } => {}
+                Place::Fixed { .. } | Place::Variable => continue,
             }
+            turn.step().await;
         }
     }
-
-    /// Copies the fixed-width values one tile at a time: the tensors of each row, then each plain column of all rows.
-    /// The next tile and its place in the body are prefetched (bench: assemble; with a buffer for the tile it takes
-    /// twice as long).
-    fn write_fixed(&self, body: &mut [u8]) {
-        let view = self.view;
-        let fixed: Vec<(&Output, usize)> = view
-            .outputs
-            .iter()
-            .zip(&self.places)
-            .filter_map(|(output, place)| match place {
-                Place::Fixed { values } => Some((output, *values)),
-                _ => None,
-            })
-            .collect();
-        if fixed.is_empty() {
-            return;
-        }
-        let has_plain = fixed.iter().any(|(output, _)| matches!(output, Output::Fixed { .. }));
-        let ahead = if has_plain { TILE_ROWS } else { (AHEAD_BYTES / view.tail).clamp(1, TILE_ROWS) };
-        let values_of = |row: &RowRef| &self.source.row(*row)[..view.tail];
-        self.rows.iter().take(ahead).for_each(|row| prefetch(values_of(row)));
-        let mut sources: Vec<&[u8]> = Vec::with_capacity(TILE_ROWS);
-        for (number, tile) in self.rows.chunks(TILE_ROWS).enumerate() {
-            let first = number * TILE_ROWS;
-            sources.clear();
-            for (position, row) in tile.iter().enumerate() {
-                if let Some(next) = self.rows.get(first + position + ahead) {
-                    prefetch(values_of(next));
-                }
-                let row = values_of(row);
-                sources.push(row);
-                for (output, values) in &fixed {
-                    if let Output::Tensor { source, offset, len, .. } = output {
-                        let len = len * source.width;
-                        let at = values + (first + position) * len;
-                        body[at..at + len].copy_from_slice(&row[*offset..*offset + len]);
-                    }
-                }
-            }
-            for (output, values) in &fixed {
-                let Output::Fixed { offset, width, bit, .. } = output else { continue };
-                if *bit {
-                    let out = &mut body[values + first / 8..][..sources.len().div_ceil(8)];
-                    write_bits(out, sources.iter().map(|row| row[*offset] != 0));
-                } else {
-                    let out = &mut body[values + first * width..values + self.rows.len() * width];
-                    let (out, next) = out.split_at_mut(tile.len() * width);
-                    prefetch(&next[..next.len().min(TILE_ROWS * width)]);
-                    transpose(&sources, *offset, *width, out);
-                }
-            }
-        }
-    }
-
-    /// Copies strings, binary values and lists, row by row, because the values of one row are stored together.
-    fn write_variable(&self, body: &mut [u8]) {
-        let mut columns: Vec<VariableColumn> = Vec::with_capacity(self.view.variable_items.len());
-        for (output, place) in self.view.outputs.iter().zip(&self.places) {
-            if let (Output::Ragged { source, first }, Place::Ragged { items, lengths, columns: begins }) =
-                (output, place)
-            {
-                write_first_list(items, self.rows.len(), body);
-                write_first_list(lengths, self.rows.len(), body);
-                let out = body[lengths.values..][..lengths.count * size_of::<i32>()].as_chunks_mut().0;
-                let all = (0..source.inputs.len()).flat_map(|column| {
-                    self.tails().map(move |tail| tail.item(first + column).bytes() / source.width)
-                });
-                all.zip(out).for_each(|(length, out)| *out = (length as u32).to_le_bytes());
-                let each = begins.iter().enumerate();
-                columns.extend(each.map(|(column, at)| VariableColumn {
-                    index: first + column,
-                    items: HeapItems::OfWidth(source.width),
-                    at: *at,
-                }));
-            }
-            let Output::Variable { index, items, wide, .. } = output else { continue };
-            let Place::Variable { ends, values, item_validity } = place else { continue };
-            let lengths = self.tails().map(|tail| self.items(tail, *index));
-            write_ends(lengths, *wide, &mut body[*ends..]);
-            if let Some(start) = item_validity {
-                let count: usize = self.tails().map(|tail| self.items(tail, *index)).sum();
-                write_bits(&mut body[*start..*start + count.div_ceil(8)], self.item_validity(*index));
-            }
-            columns.push(VariableColumn { index: *index, items: *items, at: *values });
-        }
-        for (position, (row, tail)) in self.rows.iter().zip(self.tails()).enumerate() {
-            if let Some(next) = self.rows.get(position + HEAP_AHEAD_ROWS) {
-                prefetch(self.source.heap_of(self.view, *next, self.tail(position + HEAP_AHEAD_ROWS)));
-            }
-            let mut values = self.source.heap_of(self.view, *row, tail);
-            for column in &mut columns {
-                let item = tail.item(column.index);
-                let (value, rest) = values.split_at(item.bytes());
-                body[column.at..column.at + value.len()].copy_from_slice(value);
-                column.at += value.len();
-                values = &rest[item.validity_bytes(column.items)..];
-            }
-        }
-    }
-
-    /// Returns for each row whether its value is valid.
-    fn validity_bits(&self, bit: usize) -> impl Iterator<Item = bool> {
-        let (width, at) = (self.tail_width(), self.view.validity - self.view.tail + bit / 8);
-        self.tails.chunks_exact(width).map(move |tail| tail[at] >> (bit % 8) & 1 == 1)
-    }
-
-    /// Returns whether each item in the lists of variable column `index` is valid.
-    fn item_validity(&self, index: usize) -> impl Iterator<Item = bool> {
-        self.rows.iter().zip(self.tails()).flat_map(move |(row, tail)| {
-            let (_, bytes) = self.value(*row, tail, index);
-            Bits { bytes, len: self.items(tail, index) }.iter()
-        })
-    }
-
-    /// Number of items of a value, or of bytes for strings and binary.
-    fn items(&self, tail: Tail<'_>, index: usize) -> usize {
-        let bytes = tail.item(index).bytes();
-        match self.view.variable_items[index] {
-            HeapItems::Bytes => bytes,
-            HeapItems::OfWidth(width) => bytes / width,
-        }
-    }
-
-    /// Returns the bytes of one value, and the validity of its items if one is null.
-    fn value(&self, row: RowRef, tail: Tail<'_>, index: usize) -> (&[u8], &[u8]) {
-        let mut values = self.source.heap_of(self.view, row, tail);
-        for (before, items) in self.view.variable_items[..index].iter().enumerate() {
-            let item = tail.item(before);
-            values = &values[item.bytes() + item.validity_bytes(*items)..];
-        }
-        let item = tail.item(index);
-        let (value, rest) = values.split_at(item.bytes());
-        (value, &rest[..item.validity_bytes(self.view.variable_items[index])])
-    }
-
-    fn tail_width(&self) -> usize {
-        self.view.stride - self.view.tail
-    }
-
-    fn tail(&self, position: usize) -> Tail<'_> {
-        Tail::new(self.view, &self.tails[position * self.tail_width()..])
-    }
-
-    fn tails(&self) -> impl Iterator<Item = Tail<'_>> {
-        (0..self.rows.len()).map(|position| self.tail(position))
-    }
-}
-
-/// Position in the body of the next value of a variable column.
-struct VariableColumn {
-    index: usize,
-    items: HeapItems,
-    at: usize,
-}
-
-/// The first `len` bits of `bytes`; all set if `bytes` is empty.
-#[derive(Clone, Copy)]
-struct Bits<'a> {
-    bytes: &'a [u8],
-    len: usize,
-}
-
-impl<'a> Bits<'a> {
-    fn iter(self) -> impl Iterator<Item = bool> + 'a {
-        (0..self.len).map(move |bit| self.bytes.is_empty() || self.bytes[bit / 8] >> (bit % 8) & 1 == 1)
-    }
-}
-
-/// Copies the tails of the rows, so that each row is read only once for all lengths and nulls.
-fn gather_tails(view: &View, source: &Rows<'_>, rows: &[RowRef]) -> Vec<u8> {
-    const AHEAD_ROWS: usize = 32;
-    let mut tails = Vec::with_capacity(rows.len() * (view.stride - view.tail));
-    if view.tail == view.stride {
-        return tails;
-    }
-    for (position, row) in rows.iter().enumerate() {
-        if let Some(next) = rows.get(position + AHEAD_ROWS) {
-            prefetch(&source.row(*next)[view.tail..]);
-        }
-        tails.extend_from_slice(&source.row(*row)[view.tail..]);
-    }
-    tails
 }
 
 /// Gathers the rows of nested column `index` in chunks, so that a batch that is too large is rejected early.
-fn gather_nested(
+async fn gather_nested(
     frames: &[Arc<Frame>],
     rows: &[RowRef],
     index: usize,
     max_bytes: u64,
+    turn: &mut TurnClock,
 ) -> Result<ArrayRef, Error> {
     let mut bytes = 0;
-    frame::gather_nested(frames, rows, index, |piece| {
+    let check = |piece: &ArrayRef| {
         bytes += piece.get_array_memory_size() as u64;
         match bytes > max_bytes.saturating_add(NESTED_SLACK_BYTES) {
             true => Err(Error::batch_too_large(rows.len() as u64, bytes, max_bytes)),
             false => Ok(()),
         }
-    })
+    };
+    frame::gather_nested(frames, rows, index, check, turn).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,11 @@ use super::{
     producer::Producer,
     wire::WireBatch,
 };
-use crate::{Config, Error, Pool, stream::Stream, window::windows::Windows};
+use crate::{
+    Config, Error, Pool,
+    stream::Stream,
+    window::{progress::WindowWait, windows::Windows},
+};
 
 /// Stream of batches of one rank and lane, prefetched up to a number of bytes.
 ///
@@ -29,6 +33,7 @@ pub struct Batches {
     next: Option<PendingBatch>,
     producer: Option<AbortOnDropHandle<()>>,
     budget: Arc<StreamBudget>,
+    waits: WindowWait,
 }
 
 /// A finished batch with its timings.
@@ -66,14 +71,20 @@ impl Batches {
         let (sender, pending) = mpsc::unbounded_channel();
         let remaining = stream.job.batches(stream.lane);
         let budget = budget.enter(stream.gather_flow.tenant());
+        let waits = stream.waits.clone();
         let producer = Producer::new(stream, windows, Arc::clone(&budget), pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
-        Self { remaining, pending, next: None, producer: Some(producer), budget }
+        Self { remaining, pending, next: None, producer: Some(producer), budget, waits }
     }
 
     /// Number of batches that have not been taken yet.
     pub fn remaining(&self) -> u64 {
         self.remaining
+    }
+
+    /// Windows for which the stream waits.
+    pub fn waits(&self) -> &WindowWait {
+        &self.waits
     }
 
     /// Memory that the stream holds while its consumer pauses.

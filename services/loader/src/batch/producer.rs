@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Config, Error, Job, Pool, Priority, Submitted,
-    activity::Activity,
+    activity::{Activity, recorded_turns},
     cpu::fair_queue::Urgency,
     stream::Stream,
     window::{orders::Piece, stream_windows::StreamWindows, window_set::SourcePiece, windows::Windows},
@@ -200,13 +200,13 @@ impl Producer {
             (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
         let (flow, urgency) =
             (self.stream.gather_flow, if reservation.is_only() { Urgency::Now } else { Urgency::Later });
-        let gather = move || {
-            let working = activity.begin_for(Stage::Gather, &watch);
+        let recorder = Arc::clone(&activity);
+        let gather = async move {
             let begun = Instant::now();
-            let assemble = faults.before_gather(|| rows.assemble(job.label.as_ref(), options, &slabs));
-            let (batch, label) = assemble()?;
+            let assemble = faults.before_gather(rows.assemble(job.label.as_ref(), options, &slabs));
+            let (batch, label) = assemble.await?;
             let body_bytes = batch.body.len() as u64;
-            working.add_output(body_bytes, batch.rows);
+            activity.add_output(Stage::Gather, body_bytes, batch.rows);
             reservation.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short batch may be padded, so its mean size would be wrong.
             if items == full_batch_size {
@@ -216,7 +216,8 @@ impl Producer {
             metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));
             Ok(GatheredBatch { batch, label, begun, ended })
         };
-        Ok(self.pool.run_when(urgency, flow, Priority::Interactive, gather))
+        let turns = recorded_turns(move || recorder.begin_for(Stage::Gather, &watch), gather);
+        Ok(self.pool.run_in_turns_when(urgency, flow, Priority::Interactive, turns))
     }
 
     /// Retains the rows of all windows, so that `rows` no longer holds a window.
@@ -227,11 +228,9 @@ impl Producer {
                 Segment::Held(held) => {
                     let (view, slabs) = (Arc::clone(&rows.view), self.slabs.clone());
                     let (activity, watch) = (Arc::clone(&self.activity), self.stream.watch.clone());
-                    let retain = move || {
-                        let _working = activity.begin_for(Stage::Gather, &watch);
-                        held.retain(&view, max_held_bytes, &slabs)
-                    };
-                    self.pool.run_for(self.stream.gather_flow, Priority::Interactive, retain).await?
+                    let retain = async move { held.retain(&view, max_held_bytes, &slabs).await };
+                    let turns = recorded_turns(move || activity.begin_for(Stage::Gather, &watch), retain);
+                    self.pool.run_in_turns(self.stream.gather_flow, Priority::Interactive, turns).await?
                 }
             };
             rows.segments.push((at, Segment::Retained(retained)));

@@ -7,11 +7,12 @@ use forebay_plan::{EpochOrder, Location};
 use forebay_stall::Moments;
 
 use super::{
-    assemble::{AssembleOptions, assemble},
+    assemble::{AssembleOptions, assemble_in_turns},
     wire::WireBatch,
 };
 use crate::{
-    Error, Frame, RowRef, View, frame::label::Label, request::mixture::interleaved, window::held::HeldWindow,
+    Error, Frame, RowRef, TurnClock, View, frame::label::Label, request::mixture::interleaved,
+    window::held::HeldWindow,
 };
 
 /// Maximum memory for rows retained from earlier windows, as a multiple of the largest batch body.
@@ -71,13 +72,14 @@ impl BatchRows {
         Ok(())
     }
 
-    /// Assembles the batch and computes the moments of its labels.
-    pub(super) fn assemble(
+    /// Assembles the batch in turns, and computes the moments of its labels.
+    pub(super) async fn assemble(
         self,
         label: Option<&Label>,
         options: AssembleOptions,
         slabs: &Slabs,
     ) -> Result<(WireBatch, Option<Moments>), Error> {
+        let mut turn = TurnClock::start();
         let sources = self.pattern.len().max(1) * self.partitions;
         let (mut groups, mut rows) = (vec![Vec::new(); sources], vec![Vec::new(); sources]);
         let mut frames = Vec::new();
@@ -113,7 +115,8 @@ impl BatchRows {
             return Err(Error::batch_too_large(rows.len() as u64, bytes, limit.max_bytes));
         }
         let frames = only.as_ref().map_or(&frames[..], |held| &held.window().frames);
-        let batch = assemble(&self.view, frames, &rows, options, slabs)?;
+        turn.step().await;
+        let batch = assemble_in_turns(&self.view, frames, &rows, options, slabs, &mut turn).await?;
         let label = label.map(|label| label.moments(&self.view, frames, &rows));
         if self.row_limit.is_none() {
             return Ok((batch, label));
@@ -173,15 +176,15 @@ impl WindowRows {
         Ok(())
     }
 
-    /// Retains the rows independently of the window. References the frame if the rows are consecutive in one frame of
+    /// Retains the rows independently of the window, in turns. References the frame if the rows are consecutive in one frame of
     /// at most `max_held_bytes` bytes; otherwise copies them.
-    pub(super) fn retain(
+    pub(super) async fn retain(
         &self,
         view: &View,
         max_held_bytes: u64,
         slabs: &Slabs,
     ) -> Result<RetainedRows, Error> {
-        let (mut rows, mut groups) = (Vec::new(), Vec::new());
+        let (mut rows, mut groups, mut turn) = (Vec::new(), Vec::new(), TurnClock::start());
         self.rows(0, &mut rows, &mut groups)?;
         let frames = &self.held.window().frames;
         let mut runs = RowRef::runs(&rows);
@@ -197,7 +200,7 @@ impl WindowRows {
                 });
             }
         }
-        let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
+        let frame = Arc::new(Frame::select(view, frames, &rows, slabs, &mut turn).await?);
         let bytes = frame.min_body_bytes(view);
         Ok(RetainedRows { rows: 0..frame.rows() as u32, groups, bytes, frame })
     }

@@ -10,6 +10,7 @@ mod section;
 mod section_names;
 
 use std::{
+    collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -31,11 +32,11 @@ use crate::{
     activity::Purpose,
     block_reader::{self, BlockColumns, BlockReader, DecodePermit, place_of},
     cache::forecast::NextUse,
-    cpu::{fair_queue::Flow, turns::TurnCost},
+    cpu::{fair_queue::Flow, turns::TurnClock},
     request::admission::with_margin,
     view::{
         compute, slices,
-        source::{Source, reads},
+        source::{Reads, Source},
     },
 };
 
@@ -206,7 +207,7 @@ impl Columns {
     pub(crate) async fn pin(&self, job: &Job, block: u32, bytes: u64) -> Result<bool, Error> {
         let Some(disk) = &self.disk else { return Ok(false) };
         let is_known = self.is_known_to_fail(job, &self.wanted(job, block));
-        let mut stored: Option<Vec<usize>> = is_known.then(|| job.view().reads(job.keeps_all(block)));
+        let mut stored: Option<Reads> = is_known.then(|| job.view().reads(job.keeps_all(block)));
         let mut space_bytes = bytes;
         loop {
             let mut wanted = match &stored {
@@ -310,8 +311,12 @@ impl Columns {
             .collect();
         // Decoding runs on the CPU pool, because it validates UTF-8.
         let decoded = self.blocks.decode(permit, Purpose::Window, wanted.block, flow, async move {
-            let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
-            Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
+            let (mut turn, mut decoded) = (TurnClock::start(), Vec::with_capacity(found.len()));
+            for (index, section, data_type) in found {
+                turn.step().await;
+                decoded.extend(section::decode(&section, &data_type).map(|chunks| (index, chunks)));
+            }
+            Ok(decoded)
         });
         for (index, chunks) in decoded.await.unwrap_or_default() {
             wanted.fields[index].found = Some(Arc::new(chunks));
@@ -328,10 +333,10 @@ impl Columns {
     /// Claims the missing columns that have no flight. Also returns the flights of the others, by position.
     fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Arc<Flight>)>) {
         let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
-        let mut waiting = Vec::new();
+        let (mut waiting, mut claimed) = (Vec::new(), HashSet::new());
         for index in wanted.missing() {
             let key = (wanted.block, wanted.fields[index].name);
-            if claim.columns.iter().any(|column| column.key == key) {
+            if claimed.contains(&key) {
                 // Two fields of the view have the same column.
                 continue;
             }
@@ -340,6 +345,7 @@ impl Columns {
                 Entry::Vacant(entry) => {
                     let flight = Arc::<Flight>::default();
                     entry.insert(Arc::clone(&flight));
+                    claimed.insert(key);
                     claim.columns.push(Claimed { index, key, flight });
                 }
             }
@@ -360,11 +366,11 @@ impl Columns {
         let started = Instant::now();
         let claimed: Vec<Source> =
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
-        let positions = reads(&claimed);
+        let positions = Reads::of(&claimed);
         let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
         let limit_bytes = with_margin(self.memory_bytes);
         let decode = move |chunks: block_reader::Chunks| async move {
-            let mut turn = TurnCost::default();
+            let mut turn = TurnClock::default();
             let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
                 claimed.iter().map(|_| Ok(Vec::new())).collect();
             let mut bytes = 0;
@@ -440,20 +446,25 @@ impl Wanted {
         self.fields.iter().map(|column| column.name).collect()
     }
 
+    /// Found columns by name.
+    fn found(&self) -> HashMap<u128, Chunks> {
+        let found = |column: &Column| Some((column.name, Arc::clone(column.found.as_ref()?)));
+        self.fields.iter().filter_map(found).collect()
+    }
+
     /// Copies found columns to missing ones with the same name.
     fn share(&mut self) {
-        for index in self.missing().collect::<Vec<_>>() {
-            let name = self.fields[index].name;
-            let found = self.fields.iter().find(|column| column.name == name && column.found.is_some());
-            self.fields[index].found = found.and_then(|column| column.found.clone());
+        let found = self.found();
+        for column in self.fields.iter_mut().filter(|column| column.found.is_none()) {
+            column.found = found.get(&column.name).cloned();
         }
     }
 
     /// Takes columns that `other` has found.
     fn take_from(&mut self, other: &Self) {
+        let found = other.found();
         for column in &mut self.fields {
-            let found = other.fields.iter().find(|found| found.name == column.name);
-            column.found = found.and_then(|found| found.found.clone());
+            column.found = found.get(&column.name).cloned();
         }
     }
 

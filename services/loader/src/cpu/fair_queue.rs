@@ -61,8 +61,11 @@ pub enum Priority {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,
-    /// The work is not urgent: its consumer has another result to use first, or the work has already had a turn.
+    /// The work is not urgent: its consumer has another result to use first.
     Later,
+    /// The work has already had a turn. It precedes the other work of its flow, so that the work of a flow ends in the order in which it
+    /// was queued.
+    Continued,
 }
 
 /// Queued work in scheduling order. Interactive work precedes background work, except for an eighth of the time. Within
@@ -234,13 +237,16 @@ impl<T> Turns<T> {
     fn push(&mut self, flow: Flow, urgency: Urgency, work: T) {
         let list = match urgency {
             Urgency::Now => &mut self.new,
-            Urgency::Later => &mut self.old,
+            Urgency::Later | Urgency::Continued => &mut self.old,
         };
         let of_flow = self.of.entry(flow).or_insert_with(|| {
             list.push_back(flow);
             VecDeque::new()
         });
-        of_flow.push_back(work);
+        match urgency {
+            Urgency::Now | Urgency::Later => of_flow.push_back(work),
+            Urgency::Continued => of_flow.push_front(work),
+        }
     }
 
     fn pop(&mut self) -> Option<T> {

@@ -198,22 +198,6 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Error> + Send + 'static,
     {
-        self.run_when(Urgency::Now, flow, priority, work)
-    }
-
-    /// Submits `work` like [`run_for`](Self::run_for). Work with [`Urgency::Later`] does not get the precedence of a new
-    /// flow.
-    pub(crate) fn run_when<T, F>(
-        &self,
-        urgency: Urgency,
-        flow: Flow,
-        priority: Priority,
-        work: F,
-    ) -> Submitted<T>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T, Error> + Send + 'static,
-    {
         let (sender, receiver) = oneshot::channel();
         let run = move || {
             if sender.is_closed() {
@@ -222,21 +206,37 @@ impl Pool {
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)));
             drop(sender.send(result));
         };
-        self.owner.queue.push(priority, flow, urgency, Box::new(run));
+        self.owner.queue.push(priority, flow, Urgency::Now, Box::new(run));
         Submitted { receiver }
     }
 
     /// Submits `work` like [`run_for`](Self::run_for), as an operation for each of its turns. A turn ends where `work` is pending,
-    /// which it may be only at the end of a turn of [`TurnCost`](crate::TurnCost). Dropping the future cancels the
+    /// which it may be only at the end of a turn of [`TurnClock`](crate::TurnClock). Dropping the future cancels the
     /// turns that have not started.
     pub fn run_in_turns<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
+        self.run_in_turns_when(Urgency::Now, flow, priority, work)
+    }
+
+    /// Submits `work` like [`run_in_turns`](Self::run_in_turns). Work with [`Urgency::Later`] does not get the precedence of a new
+    /// flow.
+    pub(crate) fn run_in_turns_when<T, F>(
+        &self,
+        urgency: Urgency,
+        flow: Flow,
+        priority: Priority,
+        work: F,
+    ) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
         let (sender, receiver) = oneshot::channel();
         let (queue, work) = (Arc::clone(&self.owner.queue), Box::pin(work));
-        InTurns { queue, flow, priority, work, sender }.queue(Urgency::Now);
+        InTurns { queue, flow, priority, work, sender }.queue(urgency);
         Submitted { receiver }
     }
 }
@@ -266,7 +266,7 @@ impl<T: Send + 'static> InTurns<T> {
         let polled = catch_unwind(AssertUnwindSafe(|| self.work.as_mut().poll(&mut context)));
         let result = match polled {
             // The flow has had its turn, so it is not a new one.
-            Ok(Poll::Pending) => return self.queue(Urgency::Later),
+            Ok(Poll::Pending) => return self.queue(Urgency::Continued),
             Ok(Poll::Ready(result)) => result,
             Err(panic) => Err(panicked(&*panic)),
         };

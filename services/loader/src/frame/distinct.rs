@@ -6,11 +6,16 @@ use super::{
     Frame, RowRef,
     table::{ByHash, Table},
 };
-use crate::cpu::prefetch::{prefetch, prefetch_value};
+use crate::{
+    TurnClock,
+    cpu::prefetch::{prefetch, prefetch_value},
+};
 
 /// Prefetch distances in rows: for the index of a row, and for its distinct row.
 const NUMBERS_AHEAD: usize = 96;
 const ROWS_AHEAD: usize = 48;
+/// Number of rows after which the time is read.
+const TIMED_ROWS: usize = 1024;
 
 /// Distinct rows of one tensor among rows of several frames, numbered in the order of first occurrence.
 pub(crate) struct Distinct<'a> {
@@ -24,13 +29,22 @@ pub(crate) struct Distinct<'a> {
 }
 
 impl<'a> Distinct<'a> {
-    /// Finds the distinct rows of `rows` in table `index` of `frames`. Each row has `width` bytes.
-    pub(crate) fn new(frames: &'a [Arc<Frame>], index: usize, width: usize, rows: &[RowRef]) -> Self {
+    /// Finds the distinct rows of `rows` in table `index` of `frames`, in turns. Each row has `width` bytes.
+    pub(crate) async fn new(
+        frames: &'a [Arc<Frame>],
+        index: usize,
+        width: usize,
+        rows: &[RowRef],
+        turn: &mut TurnClock,
+    ) -> Self {
         let tables = frames.iter().map(|frame| &frame.tables[index]).collect();
         let (by_hash, distinct) = (ByHash::default(), Vec::new());
         let mut found = Self { tables, width, by_hash, distinct, numbers: Vec::with_capacity(rows.len()) };
         let mut last = None;
         for (position, row) in rows.iter().enumerate() {
+            if position % TIMED_ROWS == 0 {
+                turn.step().await;
+            }
             found.prefetch(rows, position);
             let own = found.own(*row);
             // Equal rows are often consecutive.

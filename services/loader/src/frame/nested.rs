@@ -7,28 +7,30 @@ use arrow_data::ArrayData;
 use arrow_select::{concat::concat, interleave::interleave, take::take};
 
 use super::Frame;
-use crate::{Error, RowRef};
+use crate::{Error, RowRef, TurnClock};
 
 /// Number of items of nested rows that are gathered at a time, on average. Arrow's kernels make 16 bytes for each.
 const NESTED_ITEMS: usize = 1 << 20;
 /// Maximum number of nested rows that are gathered at a time.
 const NESTED_ROWS: usize = 4096;
 
-/// Gathers the rows of nested column `index`, some rows at a time, and calls `check` with each piece.
+/// Gathers the rows of nested column `index`, some rows at a time and in turns, and calls `check` with each piece.
 ///
 /// # Errors
 /// The first error of `check`, and [`Error::Internal`] for offsets that are too large.
-pub(crate) fn gather_nested(
+pub(crate) async fn gather_nested(
     frames: &[Arc<Frame>],
     rows: &[RowRef],
     index: usize,
     mut check: impl FnMut(&ArrayRef) -> Result<(), Error>,
+    turn: &mut TurnClock,
 ) -> Result<ArrayRef, Error> {
     let mut pieces = Vec::new();
     for rows in rows.chunks(rows_at_a_time(frames.iter().map(|frame| &frame.nested[index]))) {
         let piece = interleave_nested(frames, rows, index)?;
         check(&piece)?;
         pieces.push(piece);
+        turn.step().await;
     }
     match pieces.as_slice() {
         [] => interleave_nested(frames, rows, index),

@@ -5,18 +5,19 @@ use std::{sync::Arc, time::Duration};
 use forebay_cache::Slabs;
 
 use super::{Distinct, Frame, RowRef, Rows, Tail, gather_nested};
-use crate::{Error, View, view::Output};
+use crate::{Error, TurnClock, View, view::Output};
 
 impl Frame {
-    /// Builds a frame of the given rows of several frames of one view, in that order.
+    /// Builds a frame of the given rows of several frames of one view, in that order and in turns.
     ///
     /// # Errors
     /// An error if the values of the rows in the heap exceed 4 GiB, or the system is out of memory.
-    pub(crate) fn select(
+    pub(crate) async fn select(
         view: &View,
         frames: &[Arc<Frame>],
         rows: &[RowRef],
         slabs: &Slabs,
+        turn: &mut TurnClock,
     ) -> Result<Self, Error> {
         let mut fixed = slabs.take(rows.len() * view.stride).map_err(Error::out_of_memory)?;
         let mut heap = Vec::new();
@@ -30,18 +31,22 @@ impl Frame {
                         Error::batch_too_large(rows.len() as u64, u64::from(u32::MAX), u64::from(u32::MAX))
                     })?;
                     heap.extend_from_slice(values);
+                    turn.handled(values.len()).await;
                 }
+                turn.handled(view.stride).await;
             }
         }
-        let tables = view.outputs.iter().filter_map(|output| match output {
-            Output::Distinct { source, len, table, .. } => {
-                Some(Distinct::new(frames, *table, len * source.width, rows).into_table())
+        let mut tables = Vec::new();
+        for output in &view.outputs {
+            if let Output::Distinct { source, len, table, .. } = output {
+                let distinct = Distinct::new(frames, *table, len * source.width, rows, turn).await;
+                tables.push(distinct.into_table());
             }
-            _ => None,
-        });
-        let tables = tables.collect();
-        let nested = (0..view.nested_count).map(|index| gather_nested(frames, rows, index, |_| Ok(())));
-        let nested = nested.collect::<Result<_, _>>()?;
+        }
+        let mut nested = Vec::with_capacity(view.nested_count);
+        for index in 0..view.nested_count {
+            nested.push(gather_nested(frames, rows, index, |_| Ok(()), turn).await?);
+        }
         Ok(Self {
             rows: rows.len(),
             fixed,

@@ -5,7 +5,7 @@
 //! followed by a validity bitmap. The bytes of a null item are zero.
 
 use arrow_array::{Array, ArrayRef, OffsetSizeTrait, cast::AsArray};
-use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, bit_mask::set_bits};
 use arrow_schema::DataType;
 
 use crate::{View, view::HeapItems};
@@ -154,17 +154,16 @@ impl Values {
         heap.extend_from_slice(&self.bytes[start * self.width..end * self.width]);
         let word = word_of(heap.len() - at, NULL_ITEMS - 1)?;
         let Some(nulls) = &self.item_nulls else { return Ok(word) };
-        let items = nulls.slice(start, end - start);
-        if items.null_count() == 0 {
+        let (items, bits) = (end - start, heap.len());
+        heap.resize(bits + items.div_ceil(8), 0);
+        let (values, validity) = heap.split_at_mut(bits);
+        if set_bits(validity, nulls.validity(), 0, nulls.offset() + start, items) == 0 {
+            heap.truncate(bits);
             return Ok(word);
         }
-        let bits = heap.len();
-        heap.resize(bits + items.len().div_ceil(8), 0);
-        for item in 0..items.len() {
-            if items.is_valid(item) {
-                heap[bits + item / 8] |= 1 << (item % 8);
-            } else {
-                heap[at + item * self.width..][..self.width].fill(0);
+        for (item, value) in values[at..].chunks_exact_mut(self.width).enumerate() {
+            if validity[item / 8] >> (item % 8) & 1 == 0 {
+                value.fill(0);
             }
         }
         Ok(word | NULL_ITEMS)

@@ -75,7 +75,7 @@ impl LookupRows {
                 advice: "raise --lookup-memory, or request fewer columns".into(),
             }),
         };
-        let mut frames = windows.frames_of(&job, &blocks, Vec::new(), room, raise, || {}).await?;
+        let mut frames = windows.frames_of(&job, &blocks, Vec::new(), room, raise, |_| {}).await?;
         let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
         frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
         let slabs = windows.slabs().clone();

@@ -5,7 +5,14 @@
 //! manifest, for all servers. For sorted data, partition values and statistics answer the filter for most blocks. Of
 //! the other blocks, only the columns of the filter and the keys are read.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arrow_array::{ArrayRef, BooleanArray};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
@@ -14,20 +21,20 @@ use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
     Config, Error, Flow, Pool, Priority,
     activity::Purpose,
     block_reader::{BlockColumns, BlockReader, Chunks, place_of},
-    cpu::turns::TurnCost,
+    cpu::turns::TurnClock,
     selection::{
         groups::{Groups, Runs},
         prune::{kept_by_partitions, kept_rows},
     },
     view::{
         compute, expressions::Expressions, kept, only, resolve_row_selection, row_selection::RowSelection,
-        source::reads,
+        source::Reads,
     },
 };
 
@@ -129,6 +136,8 @@ type Key = (String, String, u128);
 struct CountEntry {
     done: OnceCell<Arc<Counts>>,
     blocks: Mutex<HashMap<usize, Block>>,
+    /// Progress of the request that counts, for those that wait for it.
+    progress: watch::Sender<CountProgress>,
 }
 
 /// Counts of one block.
@@ -185,7 +194,7 @@ impl Counter {
     }
 
     /// Returns the counts for `train`, whose expressions are `compiled`, or `None` if it has neither a filter nor a key.
-    /// Concurrent requests for the same counts share one computation.
+    /// Concurrent requests for the same counts share one computation, and its progress.
     pub(crate) async fn of(
         &self,
         train: &v1::Train,
@@ -199,9 +208,29 @@ impl Counter {
         let selection = self.selection(train, reader, compiled).await?;
         let Some(identity) = selection.identity(reader.snapshot()) else { return Ok(None) };
         let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
-        let count = || self.find_or_count(&train.dataset, reader, &selection, identity, &cell, &progress);
-        let counted = cell.done.get_or_try_init(count);
-        counted.await.map(|counts| Some(Arc::clone(counts)))
+        let counts_itself = AtomicBool::new(false);
+        let own_progress = |done| {
+            cell.progress.send_replace(done);
+            progress(done);
+        };
+        let count = || {
+            counts_itself.store(true, Ordering::Relaxed);
+            self.find_or_count(&train.dataset, reader, &selection, identity, &cell, &own_progress)
+        };
+        let mut of_another = cell.progress.subscribe();
+        let observe = async {
+            // The sender is in `cell`.
+            while of_another.changed().await.is_ok() {
+                if !counts_itself.load(Ordering::Relaxed) {
+                    progress(*of_another.borrow_and_update());
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            counted = cell.done.get_or_try_init(count) => counted.map(|counts| Some(Arc::clone(counts))),
+            () = observe => Err(Error::Internal("the progress of counting has no sender".into())),
+        }
     }
 
     async fn selection(
@@ -442,10 +471,10 @@ impl Counter {
         mut take: impl FnMut(&mut T, SelectedRows) -> Result<(), Error> + Send + 'static,
     ) -> Result<T, Error> {
         let snapshot = reader.snapshot();
-        let read = reads(&selection.columns());
+        let read = Reads::of(&selection.columns());
         let (inputs, place) = (read.clone(), place_of(snapshot, block as u32));
         let decode = move |chunks: Chunks| async move {
-            let mut turn = TurnCost::default();
+            let mut turn = TurnClock::default();
             for chunk in chunks {
                 let chunk = chunk?;
                 let kept = match &selection.filter {

@@ -14,7 +14,7 @@ use super::{
     HeapItems, Nulls, Output, TensorSource, TensorValues, View,
     expressions::{Expressions, MAX_SELECTED},
     fixed_width, similar_names,
-    source::{Source, reads},
+    source::{Reads, Source},
     tensor,
 };
 use crate::Error;
@@ -512,7 +512,7 @@ impl<'a> Builder<'a> {
         Ok(View {
             outputs: self.outputs,
             schema: Arc::new(schema),
-            projection: reads(&self.columns),
+            projection: Reads::of(&self.columns).to_vec(),
             columns: self.columns,
             input_schema: Arc::new(Schema::new(self.input_schema)),
             filter,

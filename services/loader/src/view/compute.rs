@@ -1,6 +1,6 @@
 //! Computation of a view's columns from stored columns.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, cast::AsArray};
 use arrow_schema::{ArrowError, SchemaRef};
@@ -10,30 +10,31 @@ use forebay_sql::Expression;
 use super::{
     kept_range::KeptRange,
     nulls::pushed_down_column,
-    source::{Source, reads},
+    source::{Reads, Source},
 };
 use crate::{
     Error, View,
     cpu::{
         off_io::{LongWork, assert_off_io_threads},
-        turns::TurnCost,
+        turns::TurnClock,
     },
 };
 
 /// Computes `columns` for the rows of `chunk`, which holds the stored columns `reads`. `place` identifies the rows in
-/// errors. A turn of the CPU thread ends between expressions, and between slices of the rows, whenever `turn` is full.
+/// errors. A turn of the CPU thread ends between columns, and between slices of the rows of an expression, whenever `turn` is full.
 pub(crate) async fn compute(
     columns: &[Source],
-    reads: &[usize],
+    reads: &Reads,
     chunk: &RecordBatch,
     place: &str,
-    turn: &mut TurnCost,
+    turn: &mut TurnClock,
 ) -> Result<Vec<ArrayRef>, Error> {
     assert_off_io_threads(LongWork::Expressions);
     let at = |column: usize| {
-        let found = reads.iter().position(|read| *read == column);
+        let found = reads.position(column);
         found.ok_or_else(|| Error::Internal(format!("{place}: column {column} was not read")))
     };
+    turn.step().await;
     let computed = columns.iter().filter(|source| matches!(source, Source::Computed(_))).count();
     metrics::counter!("forebay_compute_rows_total").increment((computed * chunk.num_rows()) as u64);
     let mut arrays = Vec::with_capacity(columns.len());
@@ -60,7 +61,7 @@ pub(crate) async fn compute(
 async fn evaluate(
     expression: &Expression,
     inputs: &RecordBatch,
-    turn: &mut TurnCost,
+    turn: &mut TurnClock,
 ) -> Result<ArrayRef, forebay_sql::Error> {
     let mut evaluation = expression.evaluation(inputs)?;
     while let Some(cost) = evaluation.next_cost() {
@@ -72,7 +73,7 @@ async fn evaluate(
 
 /// Splits `chunk`, which holds the stored columns `reads`, into halves until computing `columns` for one takes little
 /// memory. Lists that are padded can be thousands of times as large as their inputs.
-pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) -> Vec<RecordBatch> {
+pub(crate) fn slices(columns: &[Source], reads: &Reads, chunk: RecordBatch) -> Vec<RecordBatch> {
     let expressions = || {
         columns.iter().filter_map(|source| match source {
             Source::Computed(expression) => Some(expression),
@@ -81,11 +82,8 @@ pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) ->
     };
     let is_small = |chunk: &RecordBatch| {
         expressions().all(|expression| {
-            let inputs: Option<Vec<usize>> = expression
-                .inputs()
-                .iter()
-                .map(|column| reads.iter().position(|read| read == column))
-                .collect();
+            let inputs: Option<Vec<usize>> =
+                expression.inputs().iter().map(|column| reads.position(*column)).collect();
             let inputs = inputs.and_then(|inputs| chunk.project(&inputs).ok());
             inputs.is_none_or(|inputs| expression.is_small(&inputs))
         })
@@ -95,14 +93,14 @@ pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) ->
 
 impl View {
     /// Splits a chunk of stored columns as [`slices`] does for the columns of the view.
-    pub(crate) fn slices(&self, chunk: RecordBatch, read: &[usize], keeps_all: bool) -> Vec<RecordBatch> {
+    pub(crate) fn slices(&self, chunk: RecordBatch, read: &Reads, keeps_all: bool) -> Vec<RecordBatch> {
         slices(self.columns_of(keeps_all), read, chunk)
     }
 
     /// Returns the stored columns to read of a block. If the filter keeps all its rows, the columns of the filter are
     /// not read.
-    pub(crate) fn reads(&self, keeps_all: bool) -> Vec<usize> {
-        reads(self.columns_of(keeps_all))
+    pub(crate) fn reads(&self, keeps_all: bool) -> Reads {
+        Reads::of(self.columns_of(keeps_all))
     }
 
     fn columns_of(&self, keeps_all: bool) -> &[Source] {
@@ -118,30 +116,31 @@ impl View {
     pub(crate) async fn rows_of(
         &self,
         chunk: RecordBatch,
-        read: &[usize],
+        read: &Reads,
         keeps_all: bool,
         place: &str,
         range: &mut KeptRange,
-        turn: &mut TurnCost,
+        turn: &mut TurnClock,
     ) -> Result<RecordBatch, Error> {
         let columns = self.columns_of(true);
+        turn.step().await;
         let (chunk, read) = match self.filter() {
             Some(filter) if !keeps_all => {
                 let kept = kept(filter, read, &chunk, place, turn).await?;
-                let needed = reads(columns);
-                let is_needed = |column: &usize| needed.contains(&read[*column]);
+                let needed = Reads::of(columns);
+                let is_needed = |column: &usize| needed.position(read[*column]).is_some();
                 let positions: Vec<usize> = (0..read.len()).filter(is_needed).collect();
                 let chunk = chunk.project(&positions).and_then(|chunk| only(&chunk, &kept));
                 let chunk = chunk.map_err(|error| Error::Internal(error.to_string()))?;
-                (chunk, positions.iter().map(|column| read[*column]).collect())
+                (chunk, Cow::Owned(positions.iter().map(|column| read[*column]).collect()))
             }
-            _ => (chunk, read.to_vec()),
+            _ => (chunk, Cow::Borrowed(read)),
         };
         let rows = range.next(chunk.num_rows());
         let chunk = chunk.slice(rows.start, rows.len());
         let stored =
             |(source, read): (&Source, &usize)| matches!(source, Source::Stored(column) if column == read);
-        if columns.len() == read.len() && columns.iter().zip(&read).all(stored) {
+        if columns.len() == read.len() && columns.iter().zip(read.iter()).all(stored) {
             return Ok(chunk);
         }
         let (arrays, rows) = (compute(columns, &read, &chunk, place, turn).await?, chunk.num_rows());
@@ -179,10 +178,10 @@ impl View {
 /// [`Error::Row`] if the filter has no value for a row.
 pub(crate) async fn kept(
     filter: &Arc<Expression>,
-    reads: &[usize],
+    reads: &Reads,
     chunk: &RecordBatch,
     place: &str,
-    turn: &mut TurnCost,
+    turn: &mut TurnClock,
 ) -> Result<BooleanArray, Error> {
     let computed = compute(&[Source::Computed(Arc::clone(filter))], reads, chunk, place, turn).await?;
     Ok(forebay_sql::not_null(computed[0].as_boolean()))

@@ -1,6 +1,10 @@
 //! Sources of the values of a column.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ops::Deref,
+    sync::Arc,
+};
 
 use arrow_schema::Field;
 use forebay_sql::{Expression, Identity};
@@ -29,22 +33,60 @@ fn identity_of_stored(field: &Field) -> u128 {
     Identity::new("stored column", 1).text(field.name()).data_type(field.data_type()).hash()
 }
 
-/// Returns the stored columns that `columns` require, without duplicates, in the order of first use. There is at least
-/// one, because it determines the number of rows.
-pub(crate) fn reads(columns: &[Source]) -> Vec<usize> {
-    let mut reads = Vec::new();
-    for source in columns {
-        match source {
-            Source::Stored(column) => reads.push(*column),
-            Source::Computed(expression) => reads.extend(expression.inputs()),
+/// Stored columns without duplicates, as positions in the schema of the snapshot, in the order in which they are read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reads {
+    columns: Vec<usize>,
+    /// Index in `columns` of each column.
+    at: HashMap<usize, usize>,
+}
+
+impl Reads {
+    /// The stored columns that `columns` require, in the order of first use. There is at least one, because it determines the number of
+    /// rows.
+    pub(crate) fn of(columns: &[Source]) -> Self {
+        let mut reads = Self::default();
+        for source in columns {
+            match source {
+                Source::Stored(column) => reads.add(*column),
+                Source::Computed(expression) => {
+                    expression.inputs().iter().for_each(|column| reads.add(*column))
+                }
+            }
+        }
+        if reads.columns.is_empty() {
+            reads.add(0);
+        }
+        reads
+    }
+
+    fn add(&mut self, column: usize) {
+        if let Entry::Vacant(entry) = self.at.entry(column) {
+            entry.insert(self.columns.len());
+            self.columns.push(column);
         }
     }
-    if reads.is_empty() {
-        reads.push(0);
+
+    /// Index of a column; `None` if it is not read.
+    pub(crate) fn position(&self, column: usize) -> Option<usize> {
+        self.at.get(&column).copied()
     }
-    let mut seen = HashSet::new();
-    reads.retain(|column| seen.insert(*column));
-    reads
+}
+
+impl FromIterator<usize> for Reads {
+    fn from_iter<I: IntoIterator<Item = usize>>(columns: I) -> Self {
+        let mut reads = Self::default();
+        columns.into_iter().for_each(|column| reads.add(column));
+        reads
+    }
+}
+
+impl Deref for Reads {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.columns
+    }
 }
 
 #[cfg(test)]

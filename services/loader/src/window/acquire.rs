@@ -131,7 +131,7 @@ impl Windows {
                 }
                 _ => rest.take(),
             };
-            let (held, reporter) = HeldWindow::new(&self.held, window.key());
+            let (held, reporter) = HeldWindow::new(&self.held, window.key(), window.no_blocks());
             registry.insert(&held);
             windows.push(Arc::clone(&held));
             let mut share = share?;
@@ -147,8 +147,8 @@ impl Windows {
         for ((window, held, share, reporter), cached) in new.into_iter().zip(cached) {
             let (windows, window) = (Arc::clone(self), window.clone());
             let load = async move {
-                let all_started = || reporter.all_started();
-                let loaded = windows.load(&window, cached, share, has_all_memory, all_started).await;
+                let observe = |event| reporter.note(event);
+                let loaded = windows.load(&window, cached, share, has_all_memory, observe).await;
                 reporter.end(loaded);
             };
             held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, futures::Notified};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+use super::progress::LoadedBlocks;
 use crate::{Error, Frame, RowRef};
 
 /// Identifies a window: its order and view, its partition and epoch, and its number in them.
@@ -91,6 +92,7 @@ struct Load {
     loaded: OnceLock<Result<Window, LoadError>>,
     /// Token that is cancelled when loading ends: with a window, with an error, or by a panic.
     ended: CancellationToken,
+    blocks: Arc<LoadedBlocks>,
 }
 
 /// Why a window was not loaded.
@@ -109,13 +111,25 @@ impl From<Error> for LoadError {
     }
 }
 
+/// Event of loading the blocks of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockEvent {
+    /// All blocks wait for memory to decode, are decoded, or are loaded.
+    AllStarted,
+    /// A block of this size in bytes was loaded.
+    Loaded { bytes: u64 },
+}
+
 /// Reports the progress of loading a window.
 pub(super) struct LoadReporter(Arc<Load>);
 
 impl LoadReporter {
-    /// Reports that loading of every block has started.
-    pub(super) fn all_started(&self) {
-        self.0.all_started.cancel();
+    /// Reports an event of loading the blocks.
+    pub(super) fn note(&self, event: BlockEvent) {
+        match event {
+            BlockEvent::AllStarted => self.0.all_started.cancel(),
+            BlockEvent::Loaded { bytes } => self.0.blocks.add(bytes),
+        }
     }
 
     /// Reports the end of loading.
@@ -145,8 +159,12 @@ pub(crate) struct Window {
 
 impl HeldWindow {
     /// Creates a window that is not being loaded yet.
-    pub(super) fn new(registry: &Arc<Registry>, key: WindowKey) -> (Arc<Self>, LoadReporter) {
-        let load = Arc::<Load>::default();
+    pub(super) fn new(
+        registry: &Arc<Registry>,
+        key: WindowKey,
+        blocks: LoadedBlocks,
+    ) -> (Arc<Self>, LoadReporter) {
+        let load = Arc::new(Load { blocks: Arc::new(blocks), ..Load::default() });
         let reporter = LoadReporter(Arc::clone(&load));
         let (registry, task) = (Arc::clone(registry), OnceLock::new());
         (Arc::new(Self { key, registry, load, task }), reporter)
@@ -167,6 +185,11 @@ impl HeldWindow {
     /// Waits until loading of every block has started, or has ended.
     pub(super) async fn wait_for_start(&self) {
         self.load.all_started.cancelled().await;
+    }
+
+    /// Blocks of the window, as they are loaded.
+    pub(super) fn loaded_blocks(&self) -> Arc<LoadedBlocks> {
+        Arc::clone(&self.load.blocks)
     }
 
     /// Returns true if the window is loaded.

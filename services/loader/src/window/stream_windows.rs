@@ -7,6 +7,7 @@ use forebay_plan::Cursor;
 use super::{
     held::{HeldWindow, LoadError, SourceWindow},
     orders::Orders,
+    progress::Waits,
     wanted::WantedWindow,
     window_set::{HeldSet, SourcePiece, WindowSet},
     windows::Windows,
@@ -78,15 +79,20 @@ impl StreamWindows {
         let is_ready = prefetched.as_ref().is_some_and(HeldSet::is_loaded);
         let wanted = if is_ready { Vec::new() } else { self.wanted(set) };
         let _watching = self.watch(&wanted);
+        let waits = self.stream.waits.begin();
         let mut held = match prefetched {
             Some(prefetched) => {
                 drop(before);
                 prefetched
             }
-            None => self.acquire(set, &wanted, before).await?,
+            None => {
+                wait_for_memory(&waits, &wanted);
+                self.acquire(set, &wanted, before).await?
+            }
         };
         loop {
             let windows = held.windows.clone();
+            waits.for_blocks(windows.iter().map(|window| window.loaded_blocks()));
             self.held = Some(held);
             let loading = async move {
                 for window in &windows {
@@ -101,6 +107,7 @@ impl StreamWindows {
             }
             // A stream that waits for memory must not hold a window.
             self.release();
+            wait_for_memory(&waits, &wanted);
             held = self.acquire(set, &wanted, None).await?;
         }
     }
@@ -283,4 +290,11 @@ impl StreamWindows {
         let blocks = wanted.iter().flat_map(WantedWindow::block_ids);
         self.windows.activity().watch(&self.stream.watch, &self.stream.seen, blocks)
     }
+}
+
+/// Records that the stream waits for the memory of `wanted`.
+fn wait_for_memory(waits: &Waits, wanted: &[WantedWindow]) {
+    let blocks = wanted.iter().map(|window| window.blocks.len() as u64).sum();
+    let bytes = wanted.iter().map(|window| window.estimated_bytes).fold(0, u64::saturating_add);
+    waits.for_memory(blocks, bytes);
 }

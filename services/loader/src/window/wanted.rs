@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use forebay_plan::EpochOrder;
 
-use super::held::{SourceWindow, WindowId, WindowKey};
+use super::{
+    held::{SourceWindow, WindowId, WindowKey},
+    progress::LoadedBlocks,
+};
 use crate::Job;
 
 /// One window that a stream needs.
@@ -39,6 +42,11 @@ impl WantedWindow {
     pub(crate) fn block_ids(&self) -> impl Iterator<Item = u128> {
         let ids = self.job.reader().block_ids();
         self.blocks.iter().map(|block| ids.id(*block))
+    }
+
+    /// No loaded block of the window.
+    pub(super) fn no_blocks(&self) -> LoadedBlocks {
+        LoadedBlocks::none_of(self.blocks.len(), self.estimated_bytes)
     }
 
     /// Key under which the window is registered.

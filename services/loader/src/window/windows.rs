@@ -9,7 +9,7 @@ use forebay_storage::cache_key;
 use futures::{StreamExt, future::BoxFuture, poll, stream::FuturesUnordered};
 
 use super::{
-    held::{LoadError, Registry, Window},
+    held::{BlockEvent, LoadError, Registry, Window},
     wanted::WantedWindow,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     activity::{Activity, Purpose},
     block_reader::{BlockColumns, BlockReader, Chunks, DecodePermit, place_of},
     cache::{columns::Columns, forecast::NextUse},
-    cpu::turns::TurnCost,
+    cpu::turns::TurnClock,
     frame::FrameKey,
     request::{admission::with_margin, footprint::Correction},
     selection::groups::BlockRows,
@@ -102,8 +102,8 @@ impl Windows {
         self.frames.budget().of_tenant(tenant).should_yield()
     }
 
-    /// Loads a window into its memory, which was reserved with the given correction. Calls `all_started` when loading of every block has started. If all memory was
-    /// reserved for the window and those of its set (`has_all_memory`), it may take more.
+    /// Loads a window into its memory, which was reserved with the given correction, and calls `observe` with the events of its blocks. If
+    /// all memory was reserved for the window and those of its set (`has_all_memory`), it may take more.
     ///
     /// # Errors
     /// [`LoadError::Understated`] if the window is larger than its reservation, and the memory with its margin has no room for the rest; the errors of
@@ -114,7 +114,7 @@ impl Windows {
         cached: Vec<Option<Arc<Frame>>>,
         (mut reservation, correction): (Reservation, Correction),
         has_all_memory: bool,
-        all_started: impl FnMut(),
+        observe: impl FnMut(BlockEvent),
     ) -> Result<Window, LoadError> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
         let limit = with_margin(capacity_bytes);
@@ -133,7 +133,7 @@ impl Windows {
             job.footprint.note_understated(*estimated_bytes, bytes, correction);
             Err(Error::Unavailable("a window is larger than estimated".into()))
         };
-        let frames = match self.frames_of(job, blocks, cached, limit, raise, all_started).await {
+        let frames = match self.frames_of(job, blocks, cached, limit, raise, observe).await {
             Err(_) if is_understated => return Err(LoadError::Understated),
             frames => frames?,
         };
@@ -143,8 +143,7 @@ impl Windows {
 
     /// Loads the frames of `blocks`, except for those in `cached`, which is empty or has an entry for each block. Each frame, and the
     /// values of all together, have at most `limit` bytes. Before and after each load, in whatever order these end, calls `reserve`
-    /// with the bytes of the loaded frames plus the expected bytes of those in progress. Calls `all_started` when all blocks wait for
-    /// memory to decode, are decoded, or are loaded.
+    /// with the bytes of the loaded frames plus the expected bytes of those in progress. Calls `observe` with the events of the blocks.
     ///
     /// # Errors
     /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the first error of a block.
@@ -155,7 +154,7 @@ impl Windows {
         cached: Vec<Option<Arc<Frame>>>,
         limit: u64,
         mut reserve: impl FnMut(u64) -> Result<(), Error>,
-        mut all_started: impl FnMut(),
+        mut observe: impl FnMut(BlockEvent),
     ) -> Result<Vec<Arc<Frame>>, Error> {
         let mut next = blocks.iter().copied().enumerate();
         let mut cached = cached.into_iter();
@@ -181,7 +180,7 @@ impl Windows {
                 Poll::Ready(first) => first,
                 Poll::Pending => {
                     if next.len() == 0 {
-                        all_started();
+                        observe(BlockEvent::AllStarted);
                     }
                     loading.next().await
                 }
@@ -191,6 +190,7 @@ impl Windows {
             bytes_in_progress = bytes_in_progress.saturating_sub(expected_bytes);
             bytes = bytes.saturating_add(frame.weight());
             value_bytes += frame.value_bytes();
+            observe(BlockEvent::Loaded { bytes: frame.weight() });
             frames[index] = Some(frame);
             reserve(bytes.saturating_add(bytes_in_progress))?;
             if value_bytes > limit {
@@ -293,7 +293,7 @@ impl Windows {
         let read = view.reads(keeps_all);
         let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
         let decode = move |chunks: Chunks| async move {
-            let (mut builder, mut range, mut turn) = (builder, KeptRange::new(rows), TurnCost::default());
+            let (mut builder, mut range, mut turn) = (builder, KeptRange::new(rows), TurnClock::default());
             'chunks: for chunk in chunks {
                 // Slices without a copy, so that computed values exist for a few rows at a time.
                 for slice in view.slices(chunk?, &columns, keeps_all) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int32Array, Int64Array, RecordBatch,
-    StringArray, types::Float32Type,
+    Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, FixedSizeListArray, Float32Array, Int32Array,
+    Int64Array, LargeListArray, ListArray, RecordBatch, StringArray, types::Float32Type,
 };
-use arrow_buffer::{NullBuffer, ScalarBuffer};
-use arrow_schema::DataType;
+use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{DataType, Field};
 use arrow_select::interleave::interleave_record_batch;
 use forebay_cache::Slabs;
 use forebay_loader::{AssembleOptions, Config, FrameBuilder, RowRef, WireBatch, assemble};
@@ -60,6 +60,62 @@ proptest! {
         check_canonical(&decoded);
         // AssembleOptions the same rows again gives the same bytes.
         prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
+    }
+}
+
+#[tokio::test]
+async fn null_items_of_many_list_columns_stay_with_their_items() {
+    const ROWS: usize = 300;
+    // Lengths of lists that end within a byte of their validity, at its end, and after several bytes.
+    let lengths =
+        |column: usize| (0..ROWS).map(move |row| [0, 1, 7, 8, 9, 3, 40, 16][(row * 5 + column) % 8]);
+    let is_null = |column: usize, row: usize, item: usize| match column % 4 {
+        0 => false,
+        1 => row % 3 == 0 && item % 2 == 1,
+        2 => item == 0,
+        _ => row == ROWS - 1,
+    };
+    let lists = |column: usize| -> ArrayRef {
+        let mut items = Vec::new();
+        for (row, length) in lengths(column).enumerate() {
+            items.extend((0..length).map(|item| (!is_null(column, row, item)).then_some(row * 100 + item)));
+        }
+        let items: ArrayRef = match column % 3 {
+            0 => Arc::new(items.iter().map(|item| item.map(|item| item as i64)).collect::<Int64Array>()),
+            1 => Arc::new(items.iter().map(|item| item.map(|item| item as f32)).collect::<Float32Array>()),
+            _ => {
+                let items = items.iter().map(|item| item.map(|item| [item as u8, 1, 2]));
+                Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(items, 3).unwrap())
+            }
+        };
+        let field = Arc::new(Field::new("item", items.data_type().clone(), true));
+        match column % 2 {
+            0 => Arc::new(ListArray::new(field, OffsetBuffer::from_lengths(lengths(column)), items, None)),
+            _ => {
+                Arc::new(LargeListArray::new(field, OffsetBuffer::from_lengths(lengths(column)), items, None))
+            }
+        }
+    };
+    let input =
+        RecordBatch::try_from_iter((0..24).map(|column| (format!("l{column}"), lists(column)))).unwrap();
+    let reader = reader(store(std::slice::from_ref(&input), 1 << 20).await).await;
+    let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
+    let mut builder = FrameBuilder::new(job.view().clone(), ROWS, "test".into(), &Slabs::new(0)).unwrap();
+    builder.append(&input).unwrap();
+    let frames = [Arc::new(builder.finish().unwrap())];
+    // All rows in another order, each twice, and a few rows of which some columns have no null item.
+    for rows in [(0..2 * ROWS as u32).map(|row| row * 7 % ROWS as u32).collect(), vec![1], vec![4, 2], vec![]]
+    {
+        let picked: Vec<RowRef> = rows.iter().map(|row| RowRef { frame: 0, row: *row }).collect();
+        let decoded = decode(&assemble(job.view(), &frames, &picked, ANY, &Slabs::new(0)).unwrap(), &job);
+        let indices: Vec<(usize, usize)> = rows.iter().map(|row| (0, *row as usize)).collect();
+        let expected = interleave_record_batch(&[&input], &indices).unwrap();
+        assert_eq!(decoded.columns(), expected.columns(), "rows {rows:?}");
+        for (found, expected) in decoded.columns().iter().zip(expected.columns()) {
+            let nulls = |lists: &ArrayRef| lists.to_data().child_data()[0].null_count();
+            assert_eq!(nulls(found), nulls(expected), "as the header says");
+        }
+        check_canonical(&decoded);
     }
 }
 

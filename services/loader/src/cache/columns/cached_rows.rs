@@ -6,7 +6,11 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::SchemaRef;
 
 use super::align;
-use crate::{Error, View, cpu::turns::TurnCost, view::kept_range::KeptRange};
+use crate::{
+    Error, View,
+    cpu::turns::TurnClock,
+    view::{kept_range::KeptRange, source::Reads},
+};
 
 /// Values of one column of a block, in chunks of a few thousand rows.
 pub(super) type Chunks = Arc<Vec<ArrayRef>>;
@@ -16,7 +20,7 @@ pub(crate) struct CachedRows {
     pub(super) columns: Vec<Chunks>,
     /// Positions and schema of the columns if they are stored columns, from which the columns of the view have to be
     /// computed. `None` if they are the columns of the view.
-    pub(super) stored: Option<(Vec<usize>, SchemaRef)>,
+    pub(super) stored: Option<(Reads, SchemaRef)>,
     /// True if the filter keeps all rows.
     pub(super) keeps_all: bool,
     pub(super) place: String,
@@ -40,8 +44,9 @@ impl CachedRows {
         let aligned = align::align(&columns)
             .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
         let (stored, keeps_all, place) = (self.stored, self.keeps_all, self.place);
-        let mut turn = TurnCost::default();
+        let mut turn = TurnClock::default();
         for arrays in aligned {
+            turn.step().await;
             let rows = arrays.first().map_or(0, Array::len);
             let Some((stored, schema)) = &stored else {
                 let kept = view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))?;

@@ -10,11 +10,15 @@ use std::{
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
 use forebay_cache::Tenant;
 use forebay_sql::Expression;
+use futures::FutureExt;
 
 use super::*;
 use crate::{
     Flow, Pool, Priority,
-    view::{compute, source::Source},
+    view::{
+        compute,
+        source::{Reads, Source},
+    },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,8 +47,9 @@ fn expression(text: &str) -> Source {
 
 /// Computes `columns` of [`rows`] on `pool` in turns, for a tenant of its own.
 fn computed(pool: &Pool, columns: Vec<Source>) -> crate::cpu::pool::Submitted<Vec<ArrayRef>> {
-    let work =
-        async move { compute(&columns, &[0, 1], &rows(), "a.parquet", &mut TurnCost::default()).await };
+    let work = async move {
+        compute(&columns, &Reads::from_iter([0, 1]), &rows(), "a.parquet", &mut TurnClock::default()).await
+    };
     pool.run_in_turns(Flow::of(Tenant::new(1, NonZeroU32::MIN)), Priority::Background, work)
 }
 
@@ -116,14 +121,14 @@ async fn the_turns_of_a_caller_that_has_left_are_not_done() {
     // Work without a waiting caller continues, because its turns queue each other.
     let work = computed(&pool, vec![expression(&chain(600))]);
     tokio::time::sleep(500 * SECOND).await;
-    assert!(futures::FutureExt::now_or_never(work).unwrap().is_ok());
+    assert!(work.now_or_never().unwrap().is_ok());
 }
 
 #[tokio::test]
 async fn a_panic_in_a_later_turn_is_an_error_and_the_pool_continues() {
     let pool = Pool::new(1, crate::Scheduling::Normal).unwrap();
     let work = async {
-        let mut turn = TurnCost::default();
+        let mut turn = TurnClock::default();
         for cost in [SLICE_COST, 1] {
             turn.spend(cost).await;
         }
@@ -132,4 +137,42 @@ async fn a_panic_in_a_later_turn_is_an_error_and_the_pool_continues() {
     let error = pool.run_in_turns::<(), _>(Flow::new(), Priority::Interactive, work).await.unwrap_err();
     assert!(error.to_string().contains("of course"), "{error}");
     assert_eq!(pool.run(Priority::Interactive, || Ok(3)).await.unwrap(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_after_five_milliseconds() {
+    let millisecond = Duration::from_millis(1);
+    let mut turn = TurnClock::start();
+    for _ in 0..3 {
+        tokio::time::advance(4 * millisecond).await;
+        assert!(turn.step().now_or_never().is_some(), "the turn has time left");
+        tokio::time::advance(millisecond).await;
+        let mut step = Box::pin(turn.step());
+        assert!(futures::poll!(&mut step).is_pending(), "the turn has ended");
+        assert!(futures::poll!(&mut step).is_ready(), "the next turn begins");
+    }
+    let mut stopped = TurnClock::stopped();
+    tokio::time::advance(1000 * millisecond).await;
+    assert!(stopped.step().now_or_never().is_some() && stopped.spend(u64::MAX).now_or_never().is_some());
+    assert!(stopped.spend(1).now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_continues_before_the_other_work_of_its_flow() {
+    let pool = Pool::simulated(1, || SECOND);
+    let (flow, ended) = (Flow::new(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+    let work = |name: &'static str, turns: u64| {
+        let ended = Arc::clone(&ended);
+        pool.run_in_turns(flow, Priority::Background, async move {
+            let mut turn = TurnClock::start();
+            for _ in 0..turns {
+                turn.spend(SLICE_COST).await;
+            }
+            ended.lock().push(name);
+            Ok(())
+        })
+    };
+    let works = [work("first block", 3), work("second block", 1), work("third block", 2)];
+    futures::future::try_join_all(works).await.unwrap();
+    assert_eq!(*ended.lock(), ["first block", "second block", "third block"]);
 }

@@ -22,8 +22,8 @@ fn set(windows: Vec<Arc<HeldWindow>>) -> HeldSet {
 #[test]
 fn a_load_that_ended_without_a_window_has_failed_and_is_not_ready() {
     let registry = Arc::<Registry>::default();
-    let (loaded, reporter) = HeldWindow::new(&registry, key(0));
-    let (panicked, of_panic) = HeldWindow::new(&registry, key(1));
+    let (loaded, reporter) = HeldWindow::new(&registry, key(0), LoadedBlocks::default());
+    let (panicked, of_panic) = HeldWindow::new(&registry, key(1), LoadedBlocks::default());
     assert!(!loaded.is_loaded() && !loaded.has_failed() && !loaded.all_started());
     reporter.end(Ok(empty()));
     assert!(loaded.is_loaded() && !loaded.has_failed() && loaded.all_started());
@@ -39,7 +39,7 @@ fn a_load_that_ended_without_a_window_has_failed_and_is_not_ready() {
     assert!(error.to_string().contains("ended without a result"), "{error}");
     assert!(!set(vec![Arc::clone(&loaded), panicked]).is_loaded(), "one of two has no window");
 
-    let (failed, of_failed) = HeldWindow::new(&registry, key(2));
+    let (failed, of_failed) = HeldWindow::new(&registry, key(2), LoadedBlocks::default());
     of_failed.end(Err(Error::Internal("no such file".into()).into()));
     assert!(!failed.is_loaded() && failed.has_failed());
     assert!(!set(vec![loaded, failed]).is_loaded());
