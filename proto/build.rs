@@ -61,6 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .field_attribute(".forebay.v1.Train.max_pack_rows", SKIP_DEFAULT)
         .field_attribute(".forebay.v1.PlanSummary.max_pack_rows", SKIP_DEFAULT)
         .field_attribute(".forebay.v1.PlanSummary.same_blocks_every_epoch", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.PlanSummary.empty_reason", SKIP_DEFAULT)
         .field_attribute(".", r#"#[allow(missing_docs)]"#)
         .type_attribute(".", "#[allow(missing_docs)]");
     for name in names(&descriptors) {

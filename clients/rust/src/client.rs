@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_proto::v1::{Lookup, Train};
+use forebay_proto::v1::{CountResult, DatasetInfo, Lookup, Train};
 
 use crate::{
-    Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker,
+    Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker, counting, datasets,
     route::{Attempts, Route, Servers, Transport},
     training::plan,
 };
@@ -74,18 +74,57 @@ impl Client {
     /// # Errors
     /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
-        let train = &self.without_unused_hashes(train);
+        self.plan_watched(train, |_| {}).await
+    }
+
+    /// As [`plan`](Self::plan). If the server counts the rows of a filter or of groups for more than three seconds, calls `progress`
+    /// with what it has counted so far.
+    ///
+    /// # Errors
+    /// The errors of [`plan`](Self::plan).
+    pub async fn plan_watched(
+        &self,
+        train: &Train,
+        progress: impl Fn(CountResult) + Send + Sync,
+    ) -> Result<Plan, Error> {
+        let (train, progress) = (&self.without_unused_hashes(train), &progress);
         let ask = |transport: Transport, limit: Option<Duration>| async move {
-            let planned = plan(&transport, train);
-            match limit {
-                Some(limit) => {
-                    let planned = tokio::time::timeout(limit, planned).await;
-                    planned.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)))
+            let planned = async {
+                let planned = plan(&transport, train);
+                match limit {
+                    Some(limit) => {
+                        let planned = tokio::time::timeout(limit, planned).await;
+                        planned.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)))
+                    }
+                    None => planned.await,
                 }
-                None => planned.await,
+            };
+            if !counting::is_counted(train) {
+                return planned.await;
+            }
+            tokio::select! {
+                planned = planned => planned,
+                never = counting::watch(&transport, train, progress) => match never {},
             }
         };
         self.call(ask).await
+    }
+
+    /// Lists the datasets that the client may read, sorted by name, with their numbers of rows. Those that cannot be opened have an
+    /// `error`.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
+    pub async fn datasets(&self) -> Result<Vec<DatasetInfo>, Error> {
+        self.call(|transport, _| async move { datasets::list(&transport).await }).await
+    }
+
+    /// Describes the dataset `name`: its current snapshot, its number of rows and its size.
+    ///
+    /// # Errors
+    /// The errors of [`datasets`](Self::datasets).
+    pub async fn dataset(&self, name: &str) -> Result<DatasetInfo, Error> {
+        self.call(|transport, _| async move { datasets::describe(&transport, name).await }).await
     }
 
     /// Receives the batches of one rank, in the order of its steps and each exactly once. Lost connections and restarted servers

@@ -40,7 +40,7 @@ mod uploads;
 use job::Job;
 use lanes::Lanes;
 use meter::Meter;
-pub use meter::{Counters, Failures, Stats, Utilization};
+pub use meter::{Counters, Failures, Loading, Stats, Utilization};
 pub use plan::{Cursor, Plan};
 pub(crate) use planner::plan;
 pub(crate) use ticket_stream::{TicketStream, ticket};
@@ -227,6 +227,11 @@ impl<B: Item> Training<B> {
     /// Returns a handle to the failed attempts after which streams were resumed. It can be read while a batch is awaited.
     pub fn failures(&self) -> Failures {
         self.meter.failures()
+    }
+
+    /// Returns a handle to what the server loads for the training. It can be read while a batch is awaited.
+    pub fn loading(&self) -> Loading {
+        self.meter.loading()
     }
 
     /// Returns a handle that reports the utilization of the trainer's device to the server.

@@ -144,12 +144,12 @@ impl Sessions {
         f64::from_bits(self.shared.demand.load(Ordering::Relaxed))
     }
 
-    /// Records a report of a client.
-    pub(crate) fn reported(&self, report: &ReportRequest) {
-        let Some(session) = self.get(session_id(report.trainer, &report.dataset)) else { return };
+    /// Records a report of a client, and returns its session.
+    pub(crate) fn reported(&self, report: &ReportRequest) -> Option<Arc<Session>> {
         if report.trainer == 0 {
-            return;
+            return None;
         }
+        let session = self.get(session_id(report.trainer, &report.dataset))?;
         let now = Instant::now();
         let (from, settled, credible) = session.report(now, report);
         let mut totals = self.shared.totals.lock();
@@ -162,6 +162,7 @@ impl Sessions {
             trainers.gpu_busy += report.seconds * credible * share;
             trainers.gpu_idle += report.seconds * credible * (1.0 - share);
         }
+        Some(session)
     }
 
     /// Settles time that no report settles, and removes ended sessions. Call about once per second.

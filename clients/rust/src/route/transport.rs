@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use arrow_flight::{
-    Action, FlightData, FlightDescriptor, FlightInfo, Ticket, flight_service_client::FlightServiceClient,
+    Action, Criteria, FlightData, FlightDescriptor, FlightInfo, Ticket,
+    flight_service_client::FlightServiceClient,
 };
 use bytes::Bytes;
 use forebay_proto::{Encoding, v1::Command};
@@ -137,9 +138,9 @@ impl Transport {
         &self.config
     }
 
-    /// Calls GetFlightInfo with `command`.
-    pub(crate) async fn flight_info(&self, command: Bytes) -> Result<FlightInfo, Error> {
-        let mut request = self.request(FlightDescriptor::new_cmd(command))?;
+    /// Calls GetFlightInfo.
+    pub(crate) async fn flight_info(&self, descriptor: FlightDescriptor) -> Result<FlightInfo, Error> {
+        let mut request = self.request(descriptor)?;
         if let Some(zone) = &self.config.zone {
             request.metadata_mut().insert(ZONE_HEADER, zone_header(zone)?);
         }
@@ -149,14 +150,37 @@ impl Transport {
 
     /// Calls DoAction and returns the bodies of all results.
     pub(crate) async fn action(&self, kind: &str, body: impl Into<Bytes>) -> Result<Vec<Bytes>, Error> {
+        let mut bodies = Vec::new();
+        self.action_results(kind, body, |body| bodies.push(body)).await?;
+        Ok(bodies)
+    }
+
+    /// Calls DoAction, and `take` with the body of each result as it arrives.
+    pub(crate) async fn action_results(
+        &self,
+        kind: &str,
+        body: impl Into<Bytes>,
+        mut take: impl FnMut(Bytes),
+    ) -> Result<(), Error> {
         let request = self.request(Action::new(kind, body))?;
         let failed = |status| self.failed(status);
         let mut results = self.flight().do_action(request).await.map_err(failed)?.into_inner();
-        let mut bodies = Vec::new();
         while let Some(result) = results.message().await.map_err(failed)? {
-            bodies.push(result.body);
+            take(result.body);
         }
-        Ok(bodies)
+        Ok(())
+    }
+
+    /// Calls ListFlights.
+    pub(crate) async fn list_flights(&self) -> Result<Vec<FlightInfo>, Error> {
+        let failed = |status| self.failed(status);
+        let request = self.request(Criteria::default())?;
+        let mut flights = self.flight().list_flights(request).await.map_err(failed)?.into_inner();
+        let mut listed = Vec::new();
+        while let Some(info) = flights.message().await.map_err(failed)? {
+            listed.push(info);
+        }
+        Ok(listed)
     }
 
     /// Calls DoGet with `ticket`. Bodies are received into `slabs`.

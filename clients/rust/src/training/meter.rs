@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forebay_proto::v1::WindowLoad;
 use parking_lot::Mutex;
 
 use crate::batches::Item;
@@ -71,6 +72,23 @@ impl Utilization {
     }
 }
 
+/// Reads what the server loads for a training, also while a batch is awaited. Cheap to clone.
+#[derive(Clone)]
+pub struct Loading(Arc<Meter>);
+
+impl Loading {
+    /// Returns the progress of the shuffle windows that the streams of the training wait for, as the server answered to the last report.
+    /// `None` if the streams wait for none, if the last answer is older than three seconds or than the last batch, if the server is older
+    /// than this client, and with [`Config::report`](crate::Config::report) off. It is the first window while [`Stats::batches`] is 0.
+    pub fn get(&self) -> Option<WindowLoad> {
+        let (loading, at) = self.0.state.lock().loading?;
+        (at.elapsed() < LOADING_MAX_AGE).then_some(loading)
+    }
+}
+
+/// Age from which an answer about loading is no longer returned.
+const LOADING_MAX_AGE: Duration = Duration::from_secs(3);
+
 /// Age from which a utilization is no longer reported.
 const UTILIZATION_MAX_AGE: Duration = Duration::from_secs(3);
 
@@ -89,6 +107,8 @@ struct State {
     activity: Option<(Activity, Instant)>,
     /// Last recorded utilization and the time of the record.
     utilization: Option<(f64, Instant)>,
+    /// Windows that the streams wait for, and the time of the answer that says so.
+    loading: Option<(WindowLoad, Instant)>,
 }
 
 enum Activity {
@@ -120,6 +140,7 @@ impl Meter {
         state.stats.bytes += bytes;
         state.stats.wait += waited;
         state.activity = Some((Activity::Computing, at));
+        state.loading = None;
     }
 
     /// Records a copy to a device.
@@ -136,7 +157,18 @@ impl Meter {
 
     /// Records that the trainer receives no more batches.
     pub(super) fn ended(&self) {
-        self.state.lock().activity = None;
+        let mut state = self.state.lock();
+        state.activity = None;
+        state.loading = None;
+    }
+
+    /// Records the windows that the streams wait for, by an answer of the server to a report that was sent when `batches` batches had
+    /// been delivered.
+    pub(super) fn set_loading(&self, loading: Option<WindowLoad>, batches: u64) {
+        let mut state = self.state.lock();
+        // A batch that has been delivered since then is newer than the answer.
+        let loading = loading.filter(|_| state.stats.batches == batches);
+        state.loading = loading.map(|loading| (loading, Instant::now()));
     }
 
     /// Records a failed attempt.
@@ -171,6 +203,11 @@ impl Meter {
     /// Returns a handle to the failed attempts.
     pub(super) fn failures(self: &Arc<Self>) -> Failures {
         Failures(Arc::clone(self))
+    }
+
+    /// Returns a handle to what the server loads.
+    pub(super) fn loading(self: &Arc<Self>) -> Loading {
+        Loading(Arc::clone(self))
     }
 
     /// Returns a handle that records the utilization of the device.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow_flight::FlightEndpoint;
+use arrow_flight::{FlightDescriptor, FlightEndpoint};
 use forebay_proto::{
     Encoding,
     v1::{Command, PlanSummary, Train},
 };
+use prost::Message;
 
 use super::{plan::Plan, ticket_stream::ticket};
 use crate::{Error, route::Transport};
@@ -16,10 +17,10 @@ use crate::{Error, route::Transport};
 /// # Errors
 /// The status of the server; [`Error::Protocol`] if the response is malformed.
 pub(crate) async fn plan(transport: &Transport, train: &Train) -> Result<Plan, Error> {
-    let info = transport.flight_info(ticket(train)).await?;
+    let info = transport.flight_info(FlightDescriptor::new_cmd(ticket(train))).await?;
     let malformed = |error: &dyn std::fmt::Display| Error::protocol(format!("malformed FlightInfo: {error}"));
-    let summary: PlanSummary =
-        Encoding::Protobuf.decode("PlanSummary", &info.app_metadata).map_err(|error| malformed(&error))?;
+    // Fields of later servers, which this client does not know, are ignored.
+    let summary = PlanSummary::decode(info.app_metadata.as_ref()).map_err(|error| malformed(&error))?;
     let tickets = info.endpoint.iter().map(|endpoint| endpoint.ticket.as_ref());
     let tickets: Option<Vec<_>> = tickets.collect();
     let tickets = tickets.ok_or_else(|| malformed(&"an endpoint has no ticket"))?;

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_proto::{Encoding, v1::ReportRequest};
+use forebay_proto::{
+    Encoding,
+    v1::{ReportRequest, ReportResult},
+};
+use prost::Message;
 
 use super::{job::Job, meter::Stats};
 use crate::route::{Origin, Placement, Servers, Target, Transport};
@@ -47,7 +51,12 @@ pub(super) async fn report(job: Job) {
         }
         let Some(Opened::Location(transport, _) | Opened::Own(transport, _)) = &opened else { continue };
         match transport.action("report", Encoding::Protobuf.encode(&report)).await {
-            Ok(_) => pause = REPORT_INTERVAL,
+            Ok(results) => {
+                pause = REPORT_INTERVAL;
+                // Without a result, the streams wait for no window, or the server is older than this client.
+                let result = results.first().and_then(|result| ReportResult::decode(result.as_ref()).ok());
+                meter.set_loading(result.and_then(|result| result.loading), stats.batches);
+            }
             // Not logged, because the lanes log lost connections.
             Err(error) if error.is_transient() => opened = None,
             Err(error) => {

@@ -41,7 +41,30 @@ impl Job {
             partitions: is_partitioned.then_some(orders.len() as u64),
             rank_blocks: is_partitioned.then(|| self.rank_blocks(&orders)),
             same_blocks_every_epoch: is_partitioned,
+            unfiltered_rows: (self.epoch_rows() != self.snapshot().rows()).then(|| self.snapshot().rows()),
+            empty_reason: self.empty_reason().unwrap_or_default(),
         }
+    }
+
+    /// Reason why an epoch has no step; `None` if it has steps.
+    fn empty_reason(&self) -> Option<String> {
+        if self.steps() > 0 {
+            return None;
+        }
+        let (rows, stored) = (self.epoch_rows(), self.snapshot().rows());
+        if rows == 0 {
+            return Some(match stored {
+                0 => "the dataset has no rows".to_owned(),
+                stored => format!("the filter keeps none of {stored} rows"),
+            });
+        }
+        let (items, name) = match (&self.order.packing, &self.rows.groups) {
+            (Some(packing), _) => (packing.packs, "packs"),
+            (None, Some(_)) => (self.rows.epoch_items, "groups"),
+            (None, None) => (rows, "rows"),
+        };
+        let step = self.global_batch();
+        Some(format!("{items} {name} are fewer than the {step} of one step, and remainder is DROP"))
     }
 
     /// Number of rows of this dataset that are decoded for an epoch of `ranks` if every block is decoded once: the kept

@@ -13,6 +13,7 @@ mod labels;
 mod locate;
 mod nan_bits;
 mod partitions;
+mod progress;
 mod same_bytes;
 mod state;
 mod streams;

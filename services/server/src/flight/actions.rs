@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_inference::Progress;
-use forebay_loader::{CountProgress, LoadProgress};
+use forebay_loader::{CountProgress, LoadProgress, WindowLoad};
 use forebay_proto::{
     ACTIONS, Encoding,
     v1::{
-        Command, CountResult, DropCacheRequest, DropCacheResult, HelloRequest, OpenRequest,
-        PinLookupsRequest, PinLookupsResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult,
+        self, Command, CountResult, DropCacheRequest, DropCacheResult, HelloRequest, OpenRequest,
+        PinLookupsRequest, PinLookupsResult, RefreshRequest, RefreshResult, ReportRequest, ReportResult,
+        WarmResult,
     },
 };
 use forebay_storage::Reader;
@@ -90,7 +91,7 @@ const REPORT: (&str, &str) = (
     "Report how a trainer spent its time since its last report. A trainer sends a report about once per second. \
      Body: {\"dataset\", \"trainer\", \"rank\", \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \
      \"steps\", \"rows\", and optionally \"gpu_utilization\", 0 to 1}. \"trainer\" is a non-zero number that the trainer chooses. The DoGet calls of the trainer carry \
-     the same number in the header forebay-trainer, as 16 hexadecimal digits. No result.",
+     the same number in the header forebay-trainer, as 16 hexadecimal digits. Result, while a stream of the trainer waits for shuffle      windows: {\"loading\": {\"blocks\", \"blocks_done\", \"bytes\", \"bytes_done\", \"waits_for_memory\"}}.",
 );
 
 const OPEN: (&str, &str) = (
@@ -274,7 +275,8 @@ async fn pin_lookups(context: &Context, access: &Access, body: &[u8]) -> Result<
 }
 
 fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
-    let report: ReportRequest = Encoding::of(body).decode("ReportRequest", body)?;
+    let encoding = Encoding::of(body);
+    let report: ReportRequest = encoding.decode("ReportRequest", body)?;
     access.check(&report.dataset)?;
     let times = [report.seconds, report.wait_seconds, report.compute_seconds, report.copy_seconds];
     if times.iter().any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
@@ -286,8 +288,15 @@ fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Er
         return Err(Error::invalid(format!("gpu_utilization: is {share}, expected 0 to 1")));
     }
     // A report from a trainer without a stream on this server has no effect.
-    context.services.sessions.reported(&report);
-    Ok(stream::empty().boxed())
+    let session = context.services.sessions.reported(&report);
+    let visible = session.filter(|session| session.is_visible_to(access));
+    let loading = visible.and_then(|session| session.loading());
+    let waiting = loading.map(|loading| {
+        let WindowLoad { blocks, blocks_done, bytes, bytes_done, waits_for_memory } = loading;
+        let loading = v1::WindowLoad { blocks, blocks_done, bytes, bytes_done, waits_for_memory };
+        Ok(result(encoding, &ReportResult { loading: Some(loading) }))
+    });
+    Ok(stream::iter(waiting).boxed())
 }
 
 async fn count(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {

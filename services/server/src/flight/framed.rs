@@ -102,6 +102,7 @@ async fn answer(
     services.members.note_stream(job.train(), u64::from(rank));
     let schema = schema_message(job.view().schema())?;
     let batches = context.loader(&access).watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
+    running.session.observe(batches.waits().clone());
     let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),

@@ -284,10 +284,12 @@ fn dataset_info(name: &str, snapshot: &Snapshot) -> Result<FlightInfo, Status> {
         files: snapshot.files().len() as u64,
         blocks: snapshot.blocks().len() as u64,
         error: String::new(),
+        stored_bytes: snapshot.stored_bytes(),
+        decoded_bytes: snapshot.decoded_bytes(),
     };
     Ok(described_info(&about, snapshot.schema())?
         .with_total_records(i64::try_from(snapshot.rows()).unwrap_or(i64::MAX))
-        .with_total_bytes(i64::try_from(snapshot.uncompressed_bytes()).unwrap_or(i64::MAX)))
+        .with_total_bytes(i64::try_from(snapshot.decoded_bytes()).unwrap_or(i64::MAX)))
 }
 
 fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {

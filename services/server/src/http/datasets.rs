@@ -48,7 +48,10 @@ struct Dataset {
     /// Number of rows; null if the dataset is not open.
     #[schema(required)]
     rows: Option<u64>,
-    /// Decoded size of all columns in bytes, estimated from the footers; null if the dataset is not open.
+    /// Size of the files in bytes; null if the dataset is not open.
+    #[schema(required)]
+    stored_bytes: Option<u64>,
+    /// Decoded size in bytes: the size of the values of all columns in memory, estimated from the footers; null if the dataset is not open.
     #[schema(required)]
     decoded_bytes: Option<u64>,
     /// State of the lookup index; null if lookups are not configured for the dataset.
@@ -155,7 +158,8 @@ fn shown(services: &Services, listed: Listed) -> Dataset {
                 snapshot_age_seconds: age.map(|age| age.as_secs_f64()),
                 blocks: Some(snapshot.blocks().len() as u64),
                 rows: Some(snapshot.rows()),
-                decoded_bytes: Some(snapshot.uncompressed_bytes()),
+                stored_bytes: Some(snapshot.stored_bytes()),
+                decoded_bytes: Some(snapshot.decoded_bytes()),
                 ..blank
             }
         }

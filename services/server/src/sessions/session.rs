@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use forebay_loader::FinishedBatch;
+use forebay_loader::{FinishedBatch, WindowLoad, WindowWait};
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
@@ -80,6 +80,8 @@ struct State {
     history: History,
     samples: Samples<Sent>,
     skew: Skew,
+    /// Windows for which the streams wait.
+    waits: Vec<WindowWait>,
 }
 
 impl Session {
@@ -98,6 +100,7 @@ impl Session {
             history: History::new(now, KEPT_SECONDS),
             samples: Samples::new(now, Sent::default()),
             skew: Skew::default(),
+            waits: Vec::new(),
         };
         Self {
             id,
@@ -123,6 +126,18 @@ impl Session {
             batches + if state.streams == 1 { state.sent.batches } else { state.batches_total };
         drop(state);
         self.clock.enter(now, due)
+    }
+
+    /// Observes the windows for which an open stream waits.
+    pub(crate) fn observe(&self, waits: WindowWait) {
+        let of_streams = &mut self.state.lock().waits;
+        of_streams.retain(|waits| !waits.is_over());
+        of_streams.push(waits);
+    }
+
+    /// Returns the progress of the windows for which the streams wait; `None` if they wait for none.
+    pub(crate) fn loading(&self) -> Option<WindowLoad> {
+        WindowWait::progress(&self.state.lock().waits)
     }
 
     pub(super) fn leave(&self, now: Instant) {

@@ -67,6 +67,8 @@ pub struct Snapshot {
     blocks: Vec<Block>,
     rows: u64,
     uncompressed_bytes: u64,
+    /// Decoded size of each column of the schema, in bytes.
+    decoded_bytes: Vec<u64>,
 }
 
 /// Stored part of a snapshot. The rest is derived from it.
@@ -95,6 +97,8 @@ impl Snapshot {
             return Err(format!("{} null counts do not match the columns of the schema", nulls.len()));
         }
         let (mut blocks, mut rows, mut bytes) = (Vec::new(), 0_u64, 0_u64);
+        let mut decoded_bytes = vec![0_u64; schema.fields().len()];
+        let add = |sum: &mut u64, bytes: u64| *sum = sum.saturating_add(bytes);
         for (index, file) in files.iter().enumerate() {
             if file.partitions.len() != *partition_columns {
                 return Err(format!(
@@ -108,14 +112,20 @@ impl Snapshot {
             }
             let group_rows: Vec<u32> = file.row_groups.iter().map(|group| group.rows).collect();
             for (row_groups, count) in join(&group_rows, BLOCK_ROWS) {
+                for (column, value) in (nulls.len()..).zip(&file.partitions) {
+                    let bytes = value.bytes(schema.field(column).data_type(), count.into());
+                    add(&mut decoded_bytes[column], bytes);
+                }
                 let file = u32::try_from(index).map_err(|_| "more than 2^32 files".to_owned())?;
                 blocks.push(Block { file, row_groups, rows: count, first_row: rows });
                 rows += u64::from(count);
             }
             bytes = file.row_groups.iter().fold(bytes, |sum, group| sum.saturating_add(group.bytes));
+            let columns = file.row_groups.iter().flat_map(|group| group.columns.iter().enumerate());
+            columns.for_each(|(column, bytes)| add(&mut decoded_bytes[column], *bytes));
         }
         let id = snapshot_id(files.iter().map(|file| (file.path.as_str(), &file.version)));
-        Ok(Self { id, parts, blocks, rows, uncompressed_bytes: bytes })
+        Ok(Self { id, parts, blocks, rows, uncompressed_bytes: bytes, decoded_bytes })
     }
 
     /// Snapshot id: 32 hexadecimal digits, a hash of the paths, sizes and versions of the files in order.
@@ -148,14 +158,30 @@ impl Snapshot {
         self.rows
     }
 
-    /// Uncompressed size in bytes of all columns, as recorded in the footers.
+    /// Uncompressed size in bytes of the pages of all columns, as recorded in the footers. The values in memory have another size: see
+    /// [`Self::decoded_bytes`].
     pub fn uncompressed_bytes(&self) -> u64 {
         self.uncompressed_bytes
+    }
+
+    /// Estimated size in bytes of the values of all columns in memory.
+    pub fn decoded_bytes(&self) -> u64 {
+        self.decoded_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Estimated size in bytes of the values of one column of the schema in memory.
+    pub fn column_decoded_bytes(&self, column: usize) -> u64 {
+        self.decoded_bytes[column]
     }
 
     /// Uncompressed size in bytes of all columns of one block.
     pub fn block_bytes(&self, block: usize) -> u64 {
         self.row_groups(block).iter().fold(0, |sum, group| sum.saturating_add(group.bytes))
+    }
+
+    /// Size of the files in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.files().iter().fold(0, |sum, file| sum.saturating_add(file.size()))
     }
 
     /// Number of nulls in a column of the schema; `None` if a footer does not record it.

@@ -5,6 +5,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use forebay_loader::WindowLoad;
 use forebay_stall::{Bucket, Buckets, Interval};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -172,6 +173,10 @@ pub(in crate::http) struct SessionInfo {
     rows_per_second: f64,
     /// Bytes per second, averaged over the last 10 seconds.
     bytes_per_second: f64,
+    /// Shuffle windows that the streams wait for, while they are loaded; null if the streams wait for none. It is the first window if
+    /// `batches` is 0.
+    #[schema(required)]
+    loading: Option<WindowLoadInfo>,
     /// True if the client reports how it spends its time.
     client_reports: bool,
     /// Latest report of the client; null if it does not report.
@@ -184,6 +189,29 @@ pub(in crate::http) struct SessionInfo {
     /// Distribution of the label over the batches; null if the request has no `label_column`.
     #[schema(required)]
     label: Option<LabelInfo>,
+}
+
+/// Progress of loading shuffle windows into memory.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WindowLoad)]
+struct WindowLoadInfo {
+    /// Number of blocks of the windows.
+    blocks: u64,
+    /// Number of blocks in memory.
+    blocks_done: u64,
+    /// Estimated size of the windows in memory, in bytes.
+    bytes: u64,
+    /// Size of the blocks in memory, in bytes.
+    bytes_done: u64,
+    /// True if the windows wait for memory that other streams use.
+    waits_for_memory: bool,
+}
+
+impl From<WindowLoad> for WindowLoadInfo {
+    fn from(load: WindowLoad) -> Self {
+        let WindowLoad { blocks, blocks_done, bytes, bytes_done, waits_for_memory } = load;
+        Self { blocks, blocks_done, bytes, bytes_done, waits_for_memory }
+    }
 }
 
 /// Activity of a client in the interval of its latest report.
@@ -253,6 +281,7 @@ impl SessionInfo {
             bytes: sent.bytes,
             rows_per_second,
             bytes_per_second,
+            loading: session.loading().map(WindowLoadInfo::from),
             client_reports: report.is_some(),
             client: report.map(|report| {
                 let fraction = |part: f64| if report.seconds > 0.0 { part / report.seconds } else { 0.0 };
