@@ -1,7 +1,7 @@
 """Command line of the package.
 
-`python -m forebay profile ...` compares a plain Parquet loader with Forebay. Every other command, such as
-`python -m forebay serve ...`, runs the server's binary.
+`python -m forebay profile ...` compares a plain Parquet loader with Forebay. `status`, `stop`, `dashboard` and `cache` are for the server
+that `forebay.open` starts. Every other command, such as `python -m forebay serve ...`, runs the server's binary.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-from forebay import trial
+from forebay import local_commands, trial
 from forebay.binary import binary
 
 
 def main() -> None:
     """Runs the command in `sys.argv`."""
+    if sys.argv[1:2] and sys.argv[1] in ("status", "stop", "dashboard", "cache"):
+        local_commands.main(sys.argv[1:])
+        return
     try:
         found = binary()
     except FileNotFoundError as error:

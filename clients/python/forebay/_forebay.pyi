@@ -6,6 +6,10 @@ class Cluster:
     """The servers of a cluster. Opens connections on demand."""
 
     def __init__(self, urls: list[str], options: dict[str, Any]) -> None: ...
+    @property
+    def was_connected(self) -> bool:
+        """True if a server has accepted a connection of this client."""
+
     def plan(self, request: str) -> Plan:
         """Requests the plan of a training job. `request` is a command in JSON."""
 
@@ -213,13 +217,14 @@ class Column:
     def is_text(self) -> bool:
         """True for strings and binary values."""
 
-    def numbers(self) -> tuple[Column, str, Column | None] | None:
-        """Values without nulls, the NumPy type to view them as or "", and a byte per value that is 0 for a null.
+    def numbers(self) -> tuple[Column, str, Column | None, bool] | None:
+        """Values without nulls, the NumPy type to view them as or "", a byte per value that is 0 for a null, and true if the schema
+        allows nulls.
 
         None if the values are not numbers, booleans, times or decimals.
         """
 
-    def lists(self) -> tuple[tuple[Column, str, Column | None], Column, Column | None] | None:
+    def lists(self) -> tuple[tuple[Column, str, Column | None, bool], Column, Column | None] | None:
         """Items as in `numbers`, offsets, and a byte per row that is 0 for a null list. None for other types."""
 
     def objects(self) -> list[Any]:

@@ -169,12 +169,12 @@ class Batch:
             return jnp.take(rows.to_jax(), index.to_jax(), axis=0)
         raise ValueError(f"output is {output!r}, expected numpy, torch or jax")
 
-    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> BatchDict:
+    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "keep") -> BatchDict:
         """Returns all columns as NumPy arrays or lists by name.
 
         Args:
             strings: Type of text and bytes, as in `Column.to_numpy`.
-            missing: What replaces nulls, as in `Column.to_numpy`. With `"mask"`, each column that may have nulls is followed by
+            missing: Representation of nulls, as in `Column.to_numpy`. With `"mask"`, each column that may have nulls is followed by
                 `NAME_mask`, an array of bool that is False for each null; see `Column.mask`.
 
         Returns:
@@ -187,7 +187,7 @@ class Batch:
         return self._dict(missing, lambda column: column.to_numpy(strings=strings, missing=missing), lambda mask: mask)
 
     def to_torch(
-        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "nan"
+        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "keep"
     ) -> BatchDict:
         """Returns all columns as PyTorch tensors or lists by name.
 
@@ -195,7 +195,7 @@ class Batch:
             device: Device to copy tensors to. Default: that of the batch.
             non_blocking: With `device`, passed to `torch.Tensor.to`. Copies from page-locked memory always wait, see `Column.to_torch`.
             strings: Type of text and bytes, as in `Column.to_numpy`.
-            missing: What replaces nulls, as in `to_numpy`.
+            missing: Representation of nulls, as in `to_numpy`.
 
         Returns:
             A dict that also has `epoch`, `step`, `position` and `num_rows`. For the values, see `Column.to_torch`.
@@ -214,12 +214,12 @@ class Batch:
             lambda mask: torch.from_numpy(mask).to(of_masks, non_blocking=non_blocking),
         )
 
-    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> BatchDict:
+    def to_jax(self, *, strings: Strings = "list", missing: Missing = "keep") -> BatchDict:
         """Returns all columns as JAX arrays or lists by name.
 
         Args:
             strings: Type of text and bytes, as in `Column.to_numpy`.
-            missing: What replaces nulls, as in `to_numpy`.
+            missing: Representation of nulls, as in `to_numpy`.
 
         Returns:
             A dict that also has `epoch`, `step`, `position` and `num_rows`, and is a pytree. For the values, see

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Sequence, Union, overload
+
+import numpy as np
 
 from forebay import ranks, sending
 from forebay.agreement import RendezvousStore
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
+Shuffle = Union[bool, int, Mapping[str, Any], None]
 
 # The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -39,6 +43,7 @@ def connect(
     key: Path | None = None,
     server_name: str | None = None,
     retry_deadline: float = 300,
+    wait_for_server: bool | float = False,
     attempt_timeout: float = 60,
     failback_interval: float = 60,
     connect_timeout: float = 10,
@@ -62,14 +67,19 @@ def connect(
     """Returns a client of the cluster whose servers are at `urls`. Does not block: connections are opened on demand.
 
     Args:
-        *urls: URLs of the servers, the preferred one first: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT` or `unix:/path`.
+        *urls: URLs of the servers, the preferred one first: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT` or `unix:/path`. `HOST:PORT`
+            is the same as `grpc://HOST:PORT`.
         token: Bearer token to send with every call.
         token_file: File with the bearer token, read again for every call.
         ca: PEM file with the CA certificates that verify the server. Default: the public CAs.
         certificate: PEM file with this client's certificate. Requires `key`.
         key: PEM file with the private key of `certificate`.
         server_name: Name expected in the server's certificate. Default: the host of its URL.
-        retry_deadline: Time limit for one batch or one call in seconds, including all attempts on all servers.
+        retry_deadline: Time limit for one batch or one call in seconds, including all attempts on all servers. A call that takes
+            longer than 3 s logs a warning, and another one every 30 s.
+        wait_for_server: Time in seconds to wait for a server that refuses connections or whose host is unknown; True for
+            `retry_deadline`. Default: such a server is an error at once. A client that was connected before always waits until
+            `retry_deadline`, because the server is then restarting.
         attempt_timeout: Time without received data after which the next server is asked, in seconds. Doubles after each
             round over all servers, and is at least the time that the batch or call has taken so far. In the first round it is
             at most half of the remaining time. Later attempts for which that would be too short, and attempts with a single
@@ -109,6 +119,8 @@ def connect(
     if traceparent is None and TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", "")):
         traceparent = os.environ["TRACEPARENT"]
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
+    if isinstance(wait_for_server, bool):
+        options["wait_for_server"] = retry_deadline if wait_for_server else 0
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
@@ -150,15 +162,15 @@ class Client:
         *,
         batch_size: int | None = None,
         max_pack_rows: int | None = None,
-        columns: Sequence[str] | None = None,
-        select: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
         filter: str | None = None,
         tensors: Tensors | None = None,
         dedupe: Tensors | None = None,
-        group_by: Sequence[str] | None = None,
+        group_by: str | Sequence[str] | None = None,
         mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        seed: int = 0,
-        shuffle: Mapping[str, Any] | None = None,
+        seed: int | None = 0,
+        shuffle: Shuffle = None,
         partitions: int | None = None,
         epoch: int = 0,
         epochs: int | None = None,
@@ -172,7 +184,7 @@ class Client:
         label_column: str | None = None,
         output: str = "batch",
         strings: Strings = "list",
-        missing: Missing = "nan",
+        missing: Missing = "keep",
         device: Any = None,
         device_prefetch: int = 1,
         pin_memory: bool = False,
@@ -190,7 +202,8 @@ class Client:
             batch_size: Rows per rank and step. With `group_by`, groups per rank and step. With `max_pack_rows`, packs per
                 rank and step; the default is then 1. Otherwise required.
             max_pack_rows: With `group_by`: combines groups into packs of at most this many rows.
-            columns: Plain columns to return, in this order. Default: all columns, or none with `tensors`.
+            columns: Plain columns to return, in this order, or the name of a single one. Default: all columns, or none with
+                `tensors`.
             select: SQL expressions that `columns` and `tensors` may name, such as `log1p(delay) AS y`. Without those two,
                 exactly these expressions are returned.
             filter: Row condition in SQL. Other rows are excluded, as if the dataset did not contain them.
@@ -204,9 +217,10 @@ class Client:
             mix: Further datasets with a fixed fraction of the rows of every batch: `{"other": 0.25}` or
                 `{"other": {"fraction": 0.25, "filter": "..."}}`. An epoch covers `dataset` once. As a list, it may name a dataset
                 several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
-            seed: Shuffle seed. 0 is a regular seed.
-            shuffle: Shuffle mode: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}` or
-                `{"none": {}}`. Default: windows of the server's default size.
+            seed: Shuffle seed. 0 is a regular seed, and None is the same as 0: the order never depends on chance.
+            shuffle: True or None for windows of the server's default size, a number for windows of so many rows, or False for the
+                order of the files. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
+                True}`, `{"global": {}}` or `{"none": {}}`.
             partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number
                 of rows from each. A rank reads the blocks of its own partitions only, the same in every epoch. The number must
                 divide the global batch. The same as `"partitions"` in `shuffle`. Default: 1.
@@ -229,7 +243,8 @@ class Client:
                 `"arrow"` for a pyarrow record batch.
             strings: With `"numpy"`, `"torch"` and `"jax"`: text as a `"list"` of `str` or as an `"array"` of NumPy. See
                 `Column.to_numpy`.
-            missing: With these outputs: `"nan"`, `"mask"` or a number for the nulls of numbers and times. See `Batch.to_numpy`.
+            missing: With these outputs: `"keep"`, `"nan"`, `"mask"` or a number for the nulls of numbers and times. See
+                `Column.to_numpy`.
             device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
                 `"torch"` and `"jax"`. Without a number: the current device of PyTorch if that is not the first one, otherwise
                 the number in LOCAL_RANK. With output `"torch"`, any other device to which tensors are copied.
@@ -256,20 +271,22 @@ class Client:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given, or `partitions` is also in `shuffle`.
             ValueError: `output`, `strings`, `missing`, `device`, `device_prefetch`, `pin_memory`, `epochs`, `rank`, `world_size` or
                 `mesh` is invalid.
+            RequestError: `shuffle` is none of these.
         """
         place = ranks.place(rank, world_size, mesh)
         if batch_size is None:
             if not max_pack_rows:
                 raise TypeError("train() requires batch_size, or max_pack_rows with group_by")
             batch_size = 1
+        order = _shuffled(shuffle)
         if partitions is not None:
-            if "partitions" in (shuffle or {}):
+            if "partitions" in (order or {}):
                 raise TypeError("train() takes partitions as an argument or in shuffle, not both")
-            shuffle = {**(shuffle or {}), "partitions": partitions}
+            order = {**(order or {}), "partitions": partitions}
         request: dict[str, Any] = {
             "dataset": dataset,
             "batch_size": batch_size,
-            "seed": seed,
+            "seed": 0 if seed is None else seed,
             "lanes": lanes,
             "epoch": epoch,
             **_projection(columns, tensors, select, filter),
@@ -278,7 +295,7 @@ class Client:
                 mix=_mixed(mix),
                 group_by=_listed(group_by),
                 max_pack_rows=max_pack_rows,
-                shuffle=shuffle,
+                shuffle=order,
                 remainder=remainder,
                 snapshot=snapshot,
                 job_name=job_name,
@@ -328,12 +345,12 @@ class Client:
         dataset: str,
         keys: Any,
         *,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         tensors: Tensors | None = None,
-        select: Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
         filter: str | None = None,
         max_age_seconds: float | None = None,
-        key: Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
         joins: Mapping[str, Mapping[str, Any]] | None = None,
         timeout: float | None = None,
     ) -> Rows:
@@ -456,12 +473,12 @@ class Client:
 
 def lookup_command(
     dataset: str,
-    columns: Sequence[str] | None,
+    columns: str | Sequence[str] | None,
     tensors: Tensors | None,
-    select: Sequence[str] | None,
+    select: str | Sequence[str] | None,
     filter: str | None,
     max_age_seconds: float | None,
-    key: Sequence[str] | None,
+    key: str | Sequence[str] | None,
     joins: Mapping[str, Mapping[str, Any]] | None,
 ) -> str:
     """Returns the command of a lookup as JSON. For the arguments, see `Client.lookup`."""
@@ -478,7 +495,7 @@ def is_low_priority(priority: str) -> bool:
 
 
 def _projection(
-    columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None, filter: str | None
+    columns: str | Sequence[str] | None, tensors: Tensors | None, select: str | Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
     """Returns the given fields of a request that select columns and rows."""
     return _given(columns=_listed(columns), tensors=_tensors(tensors, "name"), select=_listed(select), filter=filter)
@@ -489,21 +506,46 @@ def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _listed(values: Sequence[str] | None) -> list[str] | None:
-    return None if values is None else list(values)
+def _listed(values: str | Sequence[str] | None) -> list[str] | None:
+    """Returns the names of columns, or expressions, as a list. A string is a single one."""
+    if values is None or isinstance(values, str):
+        return None if values is None else [values]
+    return list(values)
+
+
+def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
+    """Returns the shuffle mode as the protocol has it.
+
+    Raises:
+        RequestError: `shuffle` is neither a truth value nor a number nor a mode.
+    """
+    if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
+        return None if shuffle is None or shuffle else {"none": {}}
+    if isinstance(shuffle, Mapping):
+        return dict(shuffle)
+    try:
+        rows = operator.index(shuffle)  # type: ignore[arg-type]
+    except TypeError:
+        rows = 0
+    if rows < 1:
+        raise RequestError(
+            f"shuffle is {shuffle!r}, expected True, False, a number of rows of at least 1, or a mode such as "
+            "{'window_rows': 100000}, {'global': {}} or {'none': {}}"
+        )
+    return {"window_rows": rows}
 
 
 def _join(
     dataset: str,
     *,
-    key: Sequence[str],
-    columns: Sequence[str] | None = None,
+    key: str | Sequence[str],
+    columns: str | Sequence[str] | None = None,
     tensors: Tensors | None = None,
-    select: Sequence[str] | None = None,
+    select: str | Sequence[str] | None = None,
     filter: str | None = None,
 ) -> dict[str, Any]:
     """Returns the lookup in a further dataset."""
-    return {"dataset": dataset, "key": list(key), **_projection(columns, tensors, select, filter)}
+    return {"dataset": dataset, "key": _listed(key), **_projection(columns, tensors, select, filter)}
 
 
 def _mixed(mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:

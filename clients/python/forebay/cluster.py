@@ -6,7 +6,12 @@ import json
 import math
 from typing import Any, Mapping, Sequence
 
+import numpy as np
+
 from forebay import _forebay
+
+# Default of `retry_deadline` of the native client.
+DEFAULT_RETRY_DEADLINE_S = 300
 
 
 class Cluster:
@@ -17,7 +22,13 @@ class Cluster:
         self.native = _forebay.Cluster(self.urls, self.options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"urls": self.urls, "options": self.options}
+        return {"urls": self.urls, "options": self.copied_options()}
+
+    def copied_options(self) -> dict[str, Any]:
+        """Returns the options for a copy in another process, which waits for a server that this process was connected to."""
+        if not self.native.was_connected:
+            return self.options
+        return {**self.options, "wait_for_server": self.options.get("retry_deadline", DEFAULT_RETRY_DEADLINE_S)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["urls"], state["options"])  # type: ignore[misc]
@@ -28,16 +39,21 @@ class Cluster:
 
 
 def to_json(message: Any) -> str:
-    """Returns a message as JSON. The protocol has strings for NaN and the infinities, because JSON has no such numbers."""
-    return json.dumps(_without_nan(message), allow_nan=False)
+    """Returns a message as JSON.
+
+    The protocol has strings for NaN and the infinities, because JSON has no such numbers. Scalars and arrays of NumPy are Python's.
+    """
+    return json.dumps(_plain(message), allow_nan=False)
 
 
-def _without_nan(value: Any) -> Any:
-    """Replaces NaN and the infinities by their strings."""
+def _plain(value: Any) -> Any:
+    """Replaces NaN and the infinities by their strings, and values of NumPy by Python's."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
     if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
+        return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(inner) for inner in value]
+        return [_plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

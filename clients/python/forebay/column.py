@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forebay import _forebay
-from forebay.conversion import Conversion, Missing, Strings, jagged, mask_of, moved, object_array
+from forebay.conversion import Conversion, Missing, Strings, jagged, mask_of, moved, object_array, without_nulls
 from forebay.errors import RequestError
 from forebay.jax_copies import copied_by_jax, to_jax_device
 
@@ -67,6 +67,9 @@ class Column:
         array = self.to_numpy(strings="array")
         if isinstance(array, list):
             array = object_array(array)
+        if isinstance(array, np.ma.MaskedArray):
+            # NumPy would drop the mask.
+            array = without_nulls(array, self.name)
         if copy or (dtype is not None and array.dtype != dtype):
             return array.astype(dtype if dtype is not None else array.dtype)
         return array
@@ -85,7 +88,7 @@ class Column:
             return self._column
         raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
 
-    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> np.ndarray | Any:
+    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "keep") -> np.ndarray | Any:
         """Returns the column as a NumPy array, or as a list if its values have no NumPy type.
 
         Numbers, timestamps and durations without nulls are a view of the received memory, and other arrays a copy.
@@ -93,14 +96,16 @@ class Column:
         Args:
             strings: Type of text and bytes: `"list"` for a list of `str` or `bytes`, `"array"` for an array of these objects. A
                 null is None.
-            missing: What replaces the nulls of numbers, booleans, decimals and times. `"nan"`: NaN, for which integers and
-                booleans become float64, and NaT for times. `"mask"`: 0; see `mask`. A number: this number, for which a type that
-                cannot hold it is promoted as by NumPy. A time takes an integer in its unit, otherwise NaT.
+            missing: Representation of the nulls of numbers, booleans, decimals and times. `"keep"`: a masked element for
+                integers and booleans, NaN for floats and decimals, NaT for times. `"nan"`: NaN also for integers and booleans,
+                which become float64. `"mask"`: 0; see `mask`. A number: this number, for which a type that cannot hold it is
+                promoted as by NumPy. A time takes an integer in its unit, otherwise NaT.
 
         Returns:
             An array of numbers, of bool, of `datetime64` for dates and timestamps, of `timedelta64` for times and durations, or
-            of float64 for decimals. Lists of these are a list of one array per row, None for a null. Other nested values are
-            a list of Python objects, as in `to_list`.
+            of float64 for decimals. With `"keep"`, a `numpy.ma.MaskedArray` for integers and booleans that are `nullable`, also
+            in a batch without nulls. Lists of these are a list of one array per row, None for a null. Other nested values are
+            a list of Python objects, as in `to_list`. The type of the array is the same for every batch.
 
         Raises:
             ValueError: An option has another value.
@@ -109,7 +114,7 @@ class Column:
         return Conversion(strings, missing).to_numpy(self._on_host())
 
     def to_torch(
-        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "nan"
+        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "keep"
     ) -> torch.Tensor | Any:
         """Returns the column as a PyTorch tensor, or as a list if its values have no PyTorch type.
 
@@ -121,7 +126,8 @@ class Column:
                 `device` of `Client.train` use, always waits, because the memory is reused when the batch is released. So does a
                 copy to the host.
             strings: Type of text and bytes, as in `to_numpy`.
-            missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
+            missing: Representation of nulls, as in `to_numpy`. With `"keep"`, integers and booleans must not be null, because
+                a tensor has no mask. NaT is the smallest int64.
 
         Returns:
             A tensor of numbers, of bool, of int64 for dates and times in their unit, or of float64 for decimals. Lists of these
@@ -130,15 +136,19 @@ class Column:
 
         Raises:
             ValueError: An option has another value.
+            NullValueError: `missing` is `"keep"`, and an integer or boolean is null.
         """
         import torch
 
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):
             found = torch.from_dlpack(self)
+            own = np.dtype(str(found.dtype).removeprefix("torch."))
+            promoted = options.dtype(own, self.nullable)
+            found = found if promoted == own else found.to(getattr(torch, promoted.name))
         elif isinstance(self._column, _forebay.DeviceLists):
             items, offsets = self.ragged()
-            found = jagged(torch.from_dlpack(items), torch.from_dlpack(offsets))
+            found = jagged(items.to_torch(missing=options.of_items().missing), torch.from_dlpack(offsets))
         else:
             found = options.to_torch(self._column)
             if device is None and self._cuda is not None:
@@ -148,7 +158,7 @@ class Column:
                 non_blocking = False
         return found if device is None else moved(found, device, non_blocking)
 
-    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | Any:
+    def to_jax(self, *, strings: Strings = "list", missing: Missing = "keep") -> jax.Array | Any:
         """Returns the column as a JAX array, or as a list if its values have no JAX type.
 
         On the host, numbers without nulls are a view of the received memory, and other arrays a copy. If the default backend of
@@ -157,7 +167,8 @@ class Column:
 
         Args:
             strings: Type of text and bytes, as in `to_numpy`.
-            missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
+            missing: Representation of nulls, as in `to_numpy`. With `"keep"`, integers and booleans must not be null, because
+                a tensor has no mask. NaT is the smallest int64.
 
         Returns:
             An array of numbers, of bool, of int64 for dates and times in their unit, or of float64 for decimals. Without
@@ -166,13 +177,17 @@ class Column:
 
         Raises:
             ValueError: An option has another value.
+            NullValueError: `missing` is `"keep"`, and an integer or boolean is null.
         """
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):
-            return copied_by_jax(self)
+            copy = copied_by_jax(self)
+            return copy.astype(options.dtype(copy.dtype, self.nullable))
         if isinstance(self._column, _forebay.DeviceLists):
-            values, bounds = (np.asarray(part.to_host()) for part in self._column.ragged())
-            return [values[start:end] for start, end in zip(bounds.tolist(), bounds[1:].tolist())]
+            items, offsets = self._column.ragged()
+            values = Column(items.to_host()).to_numpy(missing=options.of_items().missing)
+            bounds = np.asarray(offsets.to_host()).tolist()
+            return [values[start:end] for start, end in zip(bounds, bounds[1:])]
         found = options.to_jax(self._column)
         return found if self._cuda is None else to_jax_device(found, self._cuda)
 

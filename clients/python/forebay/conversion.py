@@ -1,4 +1,8 @@
-"""Conversion of columns in host memory to arrays of NumPy, PyTorch and JAX. Every type of column has a representation."""
+"""Conversion of columns in host memory to arrays of NumPy, PyTorch and JAX. Every type of column has a representation.
+
+The type of an array depends on the type of the column, on whether its schema allows nulls, and on the options. It never depends
+on the values of a batch.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 
+from forebay.errors import NullValueError
+
 if TYPE_CHECKING:
     from forebay import _forebay
 
 Strings = Literal["list", "array"]
-Missing = Union[Literal["nan", "mask"], float]
+Missing = Union[Literal["keep", "nan", "mask"], float]
 
-# Values, the NumPy type to view them as or "", and a byte per value that is 0 for a null.
-Numbers = "tuple[_forebay.Column, str, _forebay.Column | None]"
+# Values, the NumPy type to view them as or "", a byte per value that is 0 for a null, and true if the schema allows nulls.
+Numbers = "tuple[_forebay.Column, str, _forebay.Column | None, bool]"
 
 
 @dataclass(frozen=True)
@@ -25,26 +31,26 @@ class Conversion:
 
     Attributes:
         strings: `"list"` for lists of Python's `str` or `bytes`, `"array"` for NumPy arrays of these objects. A null is None.
-        missing: What replaces the nulls of numbers, booleans and times: `"nan"`, `"mask"` or a number.
+        missing: Representation of the nulls of numbers, booleans and times: `"keep"`, `"nan"`, `"mask"` or a number.
 
     Raises:
         ValueError: An option has another value.
     """
 
     strings: Strings = "list"
-    missing: Missing = "nan"
+    missing: Missing = "keep"
 
     def __post_init__(self) -> None:
         if self.strings not in ("list", "array"):
             raise ValueError(f"strings is {self.strings!r}, expected 'list' or 'array'")
         is_number = isinstance(self.missing, (numbers.Real, np.bool_))
-        if not is_number and not (isinstance(self.missing, str) and self.missing in ("nan", "mask")):
-            raise ValueError(f"missing is {self.missing!r}, expected 'nan', 'mask' or a number")
+        if not is_number and not (isinstance(self.missing, str) and self.missing in ("keep", "nan", "mask")):
+            raise ValueError(f"missing is {self.missing!r}, expected 'keep', 'nan', 'mask' or a number")
         if is_number and math.isnan(float(self.missing)):
             object.__setattr__(self, "missing", "nan")
 
-    def to_numpy(self, column: _forebay.Column) -> np.ndarray | list[Any]:
-        """Returns an array of numbers, booleans or times, a list of arrays for lists of numbers, or a list of Python objects."""
+    def to_numpy(self, column: _forebay.Column) -> Any:
+        """Returns an array of numbers, booleans or times, or a list of arrays or of Python objects."""
         plain, lists = column.numbers(), column.lists()
         if plain is not None:
             return self._array(*plain)
@@ -53,7 +59,11 @@ class Conversion:
         return self._objects(column)
 
     def to_torch(self, column: _forebay.Column) -> Any:
-        """Returns the same as `to_numpy`, with a tensor for an array, and a jagged tensor for a list of arrays."""
+        """Returns the same as `to_numpy`, with a tensor for an array, and a jagged tensor for a list of arrays.
+
+        Raises:
+            NullValueError: Nulls are kept, and an integer or boolean is null.
+        """
         import torch
 
         plain, lists = column.numbers(), column.lists()
@@ -62,19 +72,24 @@ class Conversion:
         if lists is None:
             return self._objects(column)
         if not _has_jagged():
-            return [None if array is None else torch.from_numpy(_as_integers(array)) for array in self._arrays(*lists)]
+            arrays = (None if array is None else without_nulls(array, column.name, True) for array in self._arrays(*lists))
+            return [None if array is None else torch.from_numpy(_as_integers(array)) for array in arrays]
         items, offsets, _ = lists
-        return jagged(self._of_items()._tensor(*items), torch.from_dlpack(offsets))
+        return jagged(self.of_items()._tensor(*items, are_items=True), torch.from_dlpack(offsets))
 
     def to_jax(self, column: _forebay.Column) -> Any:
-        """Returns the same as `to_numpy`, with a JAX array for an array. A list of arrays remains one of NumPy arrays."""
+        """Returns the same as `to_numpy`, with a JAX array for an array. A list of arrays remains one of NumPy arrays.
+
+        Raises:
+            NullValueError: Nulls are kept, and an integer or boolean is null.
+        """
         import jax
         import jax.numpy as jnp
 
         plain = column.numbers()
         if plain is None:
             return self.to_numpy(column)
-        array = self._array(*plain)
+        array = without_nulls(self._array(*plain), column.name)
         # An array that JAX imports is bound to the memory of the host: on a machine with a GPU, JAX would compute there.
         if _is_exported(array, *plain) and jax.default_backend() == "cpu":
             return jnp.from_dlpack(plain[0])
@@ -84,44 +99,56 @@ class Conversion:
         has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         return jnp.asarray(_as_integers(array)) if has_64_bits else array
 
-    def _array(self, values: _forebay.Column, dtype: str, valid: _forebay.Column | None) -> np.ndarray:
-        """Returns a view of the values, or a copy with the nulls replaced."""
+    def dtype(self, dtype: np.dtype, is_nullable: bool) -> np.dtype:
+        """Returns the type of the array for a column of `dtype`, which depends on the schema and the options only."""
+        if not is_nullable or dtype.kind not in "iub" or self.missing in ("keep", "mask"):
+            return dtype
+        return np.dtype(np.float64) if self.missing == "nan" else _holding(dtype, self.missing)
+
+    def _array(self, values: _forebay.Column, dtype: str, valid: _forebay.Column | None, is_nullable: bool) -> np.ndarray:
+        """Returns a view of the values, or a copy with another type or with the nulls replaced."""
         array = np.asarray(values)
         if dtype:
             array = array.view(dtype)
-        if valid is None:
-            return array
-        nulls, is_time = np.asarray(valid) == 0, array.dtype.kind in "mM"
-        if self.missing == "nan":
-            array = array.astype(array.dtype if is_time or array.dtype.kind == "f" else np.float64)
-            array[nulls] = "NaT" if is_time else np.nan
-            return array
-        value = 0 if self.missing == "mask" else self.missing
-        if is_time:
-            array = array.copy()
-            array[nulls] = np.array(int(value)).astype(array.dtype) if float(value).is_integer() else "NaT"
-            return array
-        array = array.astype(_holding(array.dtype, value))
-        array[nulls] = value
+        nulls = None if valid is None else np.asarray(valid) == 0
+        if self.missing == "keep" and is_nullable and array.dtype.kind in "iub":
+            return np.ma.MaskedArray(array, np.ma.nomask if nulls is None else nulls)
+        promoted = self.dtype(array.dtype, is_nullable)
+        if nulls is None:
+            return array.astype(promoted, copy=False)
+        array = array.astype(promoted)
+        array[nulls] = self._replacement(array.dtype)
         return array
+
+    def _replacement(self, dtype: np.dtype) -> Any:
+        """Returns what replaces a null in an array of a type that holds it."""
+        is_time = dtype.kind in "mM"
+        if self.missing in ("keep", "nan"):
+            return "NaT" if is_time else np.nan
+        value: Any = 0 if self.missing == "mask" else self.missing
+        if is_time:
+            return np.array(int(value)).astype(dtype) if float(value).is_integer() else "NaT"
+        return value
 
     def _arrays(self, items: Any, offsets: _forebay.Column, valid: _forebay.Column | None) -> list[Any]:
         """Returns the array of each list, a view of the items. A null list is None."""
-        values, bounds = self._of_items()._array(*items), np.asarray(offsets).tolist()
+        values, bounds = self.of_items()._array(*items), np.asarray(offsets).tolist()
         arrays: list[Any] = [values[start:end] for start, end in zip(bounds, bounds[1:])]
         if valid is not None:
             arrays = [array if is_valid else None for array, is_valid in zip(arrays, np.asarray(valid).tolist())]
         return arrays
 
-    def _of_items(self) -> Conversion:
+    def of_items(self) -> Conversion:
         """Returns the conversion of the items of lists, whose nulls no mask of rows can show."""
-        return Conversion(self.strings, "nan") if self.missing == "mask" else self
+        return Conversion(self.strings, "keep") if self.missing == "mask" else self
 
-    def _tensor(self, values: _forebay.Column, dtype: str, valid: _forebay.Column | None) -> Any:
+    def _tensor(
+        self, values: _forebay.Column, dtype: str, valid: _forebay.Column | None, is_nullable: bool, are_items: bool = False
+    ) -> Any:
         import torch
 
-        array = self._array(values, dtype, valid)
-        if _is_exported(array, values, dtype, valid):
+        array = without_nulls(self._array(values, dtype, valid, is_nullable), values.name, are_items)
+        if _is_exported(array, values, dtype, valid, is_nullable):
             return torch.from_dlpack(values)
         return torch.from_numpy(_as_integers(array))
 
@@ -162,12 +189,13 @@ def _has_jagged() -> bool:
 def mask_of(column: _forebay.Column) -> np.ndarray | None:
     """Returns an array that is True where a column has a value, or None if the column becomes a list of Python objects."""
     plain, lists = column.numbers(), column.lists()
-    if plain is None and lists is None:
+    if plain is not None:
+        valid, shape = plain[2], np.asarray(plain[0]).shape
+    elif lists is not None:
+        valid, shape = lists[2], (len(column),)
+    else:
         return None
-    values, _, valid = plain if plain is not None else lists  # type: ignore[misc]
-    if valid is not None:
-        return np.asarray(valid).view(np.bool_)
-    return np.ones(np.asarray(values).shape if plain is not None else len(column), np.bool_)
+    return np.ones(shape, np.bool_) if valid is None else np.asarray(valid).view(np.bool_)
 
 
 def object_array(values: list[Any]) -> np.ndarray:
@@ -178,9 +206,29 @@ def object_array(values: list[Any]) -> np.ndarray:
     return array
 
 
-def _is_exported(array: np.ndarray, values: _forebay.Column, dtype: str, valid: _forebay.Column | None) -> bool:
+def _is_exported(
+    array: np.ndarray, values: _forebay.Column, dtype: str, valid: _forebay.Column | None, is_nullable: bool
+) -> bool:
     """Returns True if DLPack exports `values` as they are in `array`."""
-    return valid is None and not dtype and array.dtype.kind in "iuf"
+    return valid is None and not dtype and array.dtype.kind in "iuf" and array.dtype == np.asarray(values).dtype
+
+
+def without_nulls(array: np.ndarray, name: str, are_items: bool = False) -> np.ndarray:
+    """Returns an array without a mask, for tensors, which have none. `are_items` is true for the items of lists.
+
+    Raises:
+        NullValueError: A value is masked.
+    """
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    count = int(np.count_nonzero(np.ma.getmaskarray(array)))
+    if count:
+        what, others = ("null items", "") if are_items else ("nulls", f"missing='mask' for 0 and a mask, '{name} IS NOT NULL' as filter, ")
+        raise NullValueError(
+            f"column '{name}' has {count} {what} in this batch, which a tensor of {array.dtype} cannot represent; expected {others}"
+            "missing=NUMBER, or missing='nan' for float64"
+        )
+    return array.data
 
 
 def _as_integers(array: np.ndarray) -> np.ndarray:

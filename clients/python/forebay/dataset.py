@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import os
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
 from urllib.parse import unquote, urlsplit
 
 from forebay.batch import Batch
@@ -16,6 +18,13 @@ from forebay.local import LocalServer, local_server
 from forebay.online import Rows
 from forebay.splitting import Border, split
 from forebay.training import TrainingDataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Unpack
+
+    from forebay.batch_dict import BatchDict
+    from forebay.train_options import TrainOptions
 
 
 def open(
@@ -61,7 +70,8 @@ def open(
 
     Raises:
         NotFoundError: There is no such file.
-        RequestError: The URL is invalid, or the running server has other settings.
+        RequestError: The URL is empty or invalid, or the running server has other settings.
+        TypeError: There is no such option.
         ServerStartError: The server does not start.
         PermissionError: The runtime folder is not private to this user.
         Error: Any other error of `forebay.errors`, according to the server's status.
@@ -77,8 +87,12 @@ def open(
         "http": http,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
+    _check_options(options)
+    if not os.fspath(url):
+        raise RequestError("url is empty, expected the path or URL of a Parquet file or of a folder of Parquet files")
     server = local_server()
-    client = connect(server.url, **options)
+    # The server exists, because this process starts it. It may be about to be started again.
+    client = connect(server.url, **{"wait_for_server": True, **options})
     keys = [key] if isinstance(key, str) else list(key)
     request = {"url": _absolute(url), "key": keys, "settings": to_json(settings) if settings else ""}
     cluster = LocalCluster(server, client._cluster.options, request)
@@ -124,16 +138,43 @@ class Dataset:
         """Arrow types of the columns, by name."""
         return self._train_alone(1).columns
 
-    def train(self, **request: Any) -> TrainingDataset:
+    @property
+    def num_rows(self) -> int:
+        """Number of rows. The server counts the rows of a part that `split` returned. Blocks."""
+        return int(self._train_alone(1).summary.get("rows", 0))
+
+    def __len__(self) -> int:
+        """Number of rows, as `num_rows`."""
+        return self.num_rows
+
+    def __bool__(self) -> bool:
+        # Python would call `__len__`, which blocks.
+        return True
+
+    @overload
+    def train(
+        self, *, output: Literal["batch"] = "batch", **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[Batch]: ...
+    @overload
+    def train(
+        self, *, output: Literal["numpy", "torch", "jax"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[BatchDict]: ...
+    @overload
+    def train(
+        self, *, output: Literal["arrow"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[pa.RecordBatch]: ...
+    @overload
+    def train(self, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
+    def train(self, **options: Any) -> TrainingDataset[Any]:
         """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
         Args:
-            **request: Arguments of `Client.train`, without the dataset.
+            **options: Arguments of `Client.train`, without the dataset.
 
         Returns:
             A training dataset.
         """
-        return self._client.train(self._name, **self._in_part(request))
+        return self._client.train(self._name, **self._in_part(options))
 
     def eval(self, *, batch_size: int, **request: Any) -> TrainingDataset:
         """Returns the rows in their stored order, each once over all ranks, for an evaluation.
@@ -257,3 +298,28 @@ def _absolute(url: str | os.PathLike[str]) -> str:
     if text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Checks the names of the options of `open`.
+
+    Raises:
+        TypeError: `connect` has no such option.
+    """
+    known = [name for name, parameter in inspect.signature(connect).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    own = [name for name, parameter in inspect.signature(open).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*own, *known], 1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"open() got an unexpected keyword argument '{name}'{hint}")
+
+
+def _without_dataset(method: Any) -> inspect.Signature:
+    """Returns the signature of a method of `Client` without the name of the dataset."""
+    signature = inspect.signature(method)
+    return signature.replace(parameters=[each for name, each in signature.parameters.items() if name != "dataset"])
+
+
+# What notebooks and `help` show. Type checkers read the overloads.
+Dataset.train.__signature__ = _without_dataset(Client.train)  # type: ignore[attr-defined]

@@ -23,6 +23,10 @@ class PermissionDeniedError(Error, PermissionError):
     """The token does not grant access to this dataset or queue."""
 
 
+class NullValueError(Error, ValueError):
+    """An integer or boolean is null, and the requested array has no representation of a null. The message names the column."""
+
+
 class SnapshotUnavailableError(Error):
     """A file of the snapshot has changed, the server has no such snapshot, or a lookup's snapshot exceeds its maximum age.
 

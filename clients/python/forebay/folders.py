@@ -77,12 +77,12 @@ def cache_folder(last: Path | None) -> Path:
     """
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while last is not None and last.is_dir():
-        if _is_unused(last):
+        if is_unused(last):
             return last
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = _cache_home()
     if os.path.isabs(home):
         try:
             return _unused(Path(home, "forebay-local"))
@@ -91,17 +91,28 @@ def cache_folder(last: Path | None) -> Path:
     return _unused(temporary_folder() / "cache")
 
 
+def cache_folders() -> list[Path]:
+    """Returns the cache folders of servers that `forebay.open` has started, which exist."""
+    parents = [Path(_cache_home(), "forebay-local"), temporary_folder() / "cache"]
+    return [folder for parent in parents if parent.is_dir() for folder in sorted(parent.iterdir()) if (folder / "lock").exists()]
+
+
+def _cache_home() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+
+
 def _unused(parent: Path) -> Path:
     """Returns the first numbered folder in `parent` that no server uses."""
     for number in range(MAX_SERVERS):
         folder = parent / str(number)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_unused(folder):
+        if is_unused(folder):
             return folder
     raise FileExistsError(f"{MAX_SERVERS} servers use the folders in {parent}, expected fewer")
 
 
-def _is_unused(folder: Path) -> bool:
+def is_unused(folder: Path) -> bool:
+    """Returns true if no server uses a cache folder."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,8 +6,11 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import socket
+import struct
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -115,25 +118,39 @@ class LocalServer:
             raise
         return connection
 
-    def _is_running(self) -> bool:
+    def is_running(self) -> bool:
+        """Returns true if a server accepts connections."""
         try:
             self._connect().close()
         except OSError:
             return False
         return True
 
+    def pid(self) -> int:
+        """Returns the process id of the running server.
+
+        Raises:
+            OSError: No server accepts connections.
+        """
+        with self._connect() as connection:
+            if sys.platform == "linux":
+                return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            # LOCAL_PEERPID of SOL_LOCAL on macOS.
+            return connection.getsockopt(0, 2)
+
     def _start_unless_running(self, settings: Mapping[str, Any] | None) -> None:
-        if self._is_running():
+        if self.is_running():
             return
         private(self.folder)
         with _locked(self.folder / "lock"):
-            if not self._is_running():
+            if not self.is_running():
                 # A server that stopped has removed its socket, one that was killed has not.
                 continues = settings is None or (not settings and self.socket.exists())
-                last = self._last_start()
+                last = self.last_start()
                 self._start(last.get("settings", {}) if continues else settings or {}, last)
 
-    def _last_start(self) -> dict[str, Any]:
+    def last_start(self) -> dict[str, Any]:
+        """Returns settings, cache folder and process of the last start; an empty dict if there was none."""
         try:
             return json.loads((self.folder / "last-start.json").read_text())
         except (OSError, ValueError):
@@ -170,6 +187,7 @@ class LocalServer:
                 if not is_stopping or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
+        LOG.warning("%s", _started_message(pid, flags))
         scratch = self.folder / "last-start.new"
         scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir, "pid": pid}))
         scratch.replace(self.folder / "last-start.json")
@@ -201,7 +219,7 @@ class LocalServer:
                 raise ServerStartError(f"the server does not start: {error}") from error
         _started.append(process)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_running():
+        while not self.is_running():
             if process.poll() is not None:
                 raise ServerStartError(f"the server does not start: {self._log_since(begin)}")
             if time.monotonic() > deadline:
@@ -226,6 +244,18 @@ def local_server() -> LocalServer:
     folder = runtime_folder()
     with _servers_lock:
         return _servers.setdefault(folder, LocalServer(folder))
+
+
+def _started_message(pid: int, flags: Mapping[str, Any]) -> str:
+    """Returns the log line about a server that this process has started, which says how much disk space it may use."""
+    folder = flags.get("cache_dir") or os.environ.get("FOREBAY_CACHE_DIR", "")
+    size = flags.get("cache_disk") or os.environ.get("FOREBAY_CACHE_DISK")
+    if size is None:
+        size = f"half of the free space, {shutil.disk_usage(str(folder) or '/').free / 2 / (1 << 30):.1f} GiB"
+    return (
+        f"started the server of this host, process {pid}: its cache in {folder} may use {size}; cache_disk of forebay.open limits "
+        "it, and `python -m forebay cache` shows it"
+    )
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 from forebay.batch import Batch
+from forebay.counted_iterator import CountedIterator
 from forebay.errors import WorkerError
 from forebay.source import WAS_RELOADED, Received
 from forebay.workers import Workers
@@ -90,32 +91,34 @@ class MappedDataset(Generic[Result]):
         self._dataset._begin()
         return self._dataset._iterate(self._results)
 
-    def epochs(self, count: int) -> Iterator[Result]:
+    def epochs(self, count: int) -> CountedIterator[Result]:
         """Iterates over the results of `count` epochs without a pause between them. See `TrainingDataset.epochs`.
 
         Args:
             count: Number of epochs of the training.
 
-        Yields:
-            The next result.
+        Returns:
+            An iterator over the results, with a `len`.
 
         Raises:
             ValueError: `count` is negative.
+            RequestError: On iteration: an epoch has no steps.
         """
         self._begin()
         return self._dataset._through(count, "epochs", self._results)
 
-    def steps(self, count: int) -> Iterator[Result]:
+    def steps(self, count: int) -> CountedIterator[Result]:
         """Iterates over the results of `count` steps, over as many epochs as they need. See `TrainingDataset.steps`.
 
         Args:
             count: Number of steps of the training.
 
-        Yields:
-            The next result.
+        Returns:
+            An iterator over the results, with a `len`.
 
         Raises:
             ValueError: `count` is negative.
+            RequestError: On iteration: an epoch has no steps.
         """
         self._begin()
         return self._dataset._through(count, "steps", self._results)

@@ -28,6 +28,10 @@ class TorchMappedDataset(MappedDataset[Any], torch.utils.data.IterableDataset): 
             DataLoader that Accelerate has prepared.
     """
 
+    def __iter__(self) -> Iterator[Any]:
+        _check_not_collated()
+        return super().__iter__()
+
     def _begin(self) -> None:
         _check_not_prepared(self)
         if torch.utils.data.get_worker_info() is not None:
@@ -54,6 +58,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         self._iterations, self._has_own_state = 0, False
 
     def __iter__(self) -> Iterator[Any]:
+        _check_not_collated()
         worker = torch.utils.data.get_worker_info()
         if worker is None:
             return super().__iter__()
@@ -186,6 +191,23 @@ def _main_process() -> int:
     """Returns the id of the process that iterates over the DataLoader of this worker."""
     parent: Any = multiprocessing.parent_process()
     return int(parent.pid)
+
+
+def _check_not_collated() -> None:
+    """Checks that the iteration that begins is not that of a DataLoader which combines several items to a batch.
+
+    The DataLoader does not tell its dataset. Its fetcher, which calls `__iter__`, knows it.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    caller = sys._getframe(1).f_back
+    fetcher = None if caller is None else caller.f_locals.get("self")
+    if type(fetcher).__name__ == "_IterableDatasetFetcher" and fetcher.auto_collation:
+        raise RuntimeError(
+            "the DataLoader would combine batches of this dataset to larger ones with one more dimension, because it has a "
+            "batch_size, which is 1 by default; expected DataLoader(ds, batch_size=None), and the number of rows as batch_size of train()"
+        )
 
 
 def _check_not_prepared(dataset: torch.utils.data.IterableDataset[Any]) -> None:

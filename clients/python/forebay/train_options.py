@@ -14,15 +14,15 @@ class TrainOptions(TypedDict, total=False):
 
     batch_size: int | None
     max_pack_rows: int | None
-    columns: Sequence[str] | None
-    select: Sequence[str] | None
+    columns: str | Sequence[str] | None
+    select: str | Sequence[str] | None
     filter: str | None
     tensors: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     dedupe: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-    group_by: Sequence[str] | None
+    group_by: str | Sequence[str] | None
     mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-    seed: int
-    shuffle: Mapping[str, Any] | None
+    seed: int | None
+    shuffle: bool | int | Mapping[str, Any] | None
     partitions: int | None
     epoch: int
     epochs: int | None

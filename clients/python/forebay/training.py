@@ -10,7 +10,7 @@ import operator
 import os
 import threading
 import time
-from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
+from typing import Any, Callable, Generator, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay, ranks
 from forebay.agreement import RendezvousStore, agree, default_store, process_count
@@ -19,8 +19,9 @@ from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
 from forebay.cluster import Cluster
 from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
+from forebay.counted_iterator import CountedIterator
 from forebay.epoch_stream import epoch_stream
-from forebay.errors import CheckpointMismatchError
+from forebay.errors import CheckpointMismatchError, RequestError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
 from forebay.mapped import MappedDataset
@@ -33,6 +34,10 @@ LOG = logging.getLogger("forebay")
 
 # Maximum number of batches that the native part copies ahead.
 MAX_DEVICE_PREFETCH = 64
+
+# Keys of `TrainingDataset.stats` besides `stall`.
+COUNTERS = ("batches", "rows", "bytes", "retries")
+DURATIONS = ("wait_seconds", "compute_seconds", "copy_seconds")
 
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "batch": lambda batch, device, **options: batch,
@@ -94,7 +99,7 @@ class TrainingDataset(Generic[Item]):
         epochs: int | None = None,
         output: str = "batch",
         strings: Strings = "list",
-        missing: Missing = "nan",
+        missing: Missing = "keep",
         device: Any = None,
         device_prefetch: int = 1,
         pin_memory: bool = False,
@@ -201,6 +206,11 @@ class TrainingDataset(Generic[Item]):
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return int(self._plan()["summary"].get("steps", 0))
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows per epoch over all ranks, after the filter. Blocks at the first use."""
+        return int(self._plan()["summary"].get("rows", 0))
+
     def __bool__(self) -> bool:
         # Python would call `__len__`, which blocks.
         return True
@@ -221,7 +231,7 @@ class TrainingDataset(Generic[Item]):
         self._begin()
         return self._iterate(self._items)
 
-    def epochs(self, count: int) -> Iterator[Item]:
+    def epochs(self, count: int) -> CountedIterator[Item]:
         """Iterates over the batches of `count` epochs without a pause between them.
 
         The iteration starts with the batch after the last one that was received, and ends with epoch `count`, counted from the
@@ -234,15 +244,16 @@ class TrainingDataset(Generic[Item]):
         Args:
             count: Number of epochs of the training.
 
-        Yields:
-            The next batch, as in `for batch in ds`.
+        Returns:
+            An iterator over the batches, as in `for batch in ds`. Its `len` is the number of batches from its start to its end.
 
         Raises:
             ValueError: `count` is negative.
+            RequestError: On iteration: an epoch has no steps.
         """
         return self._through(count, "epochs", self._items)
 
-    def steps(self, count: int) -> Iterator[Item]:
+    def steps(self, count: int) -> CountedIterator[Item]:
         """Iterates over the batches of `count` steps, over as many epochs as they need, without a pause between these.
 
         The iteration starts with the batch after the last one that was received, and ends with step `count`, counted from the
@@ -251,11 +262,12 @@ class TrainingDataset(Generic[Item]):
         Args:
             count: Number of steps of the training.
 
-        Yields:
-            The next batch, as in `for batch in ds`.
+        Returns:
+            An iterator over the batches, as in `for batch in ds`. Its `len` is the number of batches from its start to its end.
 
         Raises:
             ValueError: `count` is negative.
+            RequestError: On iteration: an epoch has no steps.
         """
         return self._through(count, "steps", self._items)
 
@@ -329,7 +341,7 @@ class TrainingDataset(Generic[Item]):
             `batches`, `rows` and `bytes` that were delivered; `wait_seconds`, `compute_seconds` and `copy_seconds` of the loop;
             `stall`, the waiting fraction of that time, 0 to 1; and `retries`, the number of failed attempts that were retried.
         """
-        total = dict(self._past)
+        total = {**dict.fromkeys(COUNTERS, 0), **dict.fromkeys(DURATIONS, 0.0), **self._past}
         if self._stream is not None:
             _add(total, self._stream.stats())
         wait, compute, copy = (total.get(f"{part}_seconds", 0.0) for part in ("wait", "compute", "copy"))
@@ -389,29 +401,49 @@ class TrainingDataset(Generic[Item]):
     def _items(self, last: int | None) -> Items:
         return Items(self, last, self._output)
 
-    def _through(self, count: int, unit: str, source: Callable[[int | None], Source]) -> Iterator[Any]:
-        """Yields the items of a source up to a number of epochs or steps of the training."""
+    def _through(self, count: int, unit: str, source: Callable[[int | None], Source]) -> CountedIterator[Any]:
+        """Returns the items of a source up to a number of epochs or steps of the training."""
+        count = operator.index(count)
         if count < 0:
             raise ValueError(f"{unit}: the number is {count}, expected at least 0")
         self._begin()
-        return self._iterate_through(count, unit == "epochs", source)
+        return CountedIterator(self._iterate_through(count, unit == "epochs", source), lambda: self._rest(count, unit == "epochs")[0])
 
-    def _iterate_through(
-        self, count: int, are_epochs: bool, source: Callable[[int | None], Source]
-    ) -> Iterator[Any]:
+    def _rest(self, count: int, are_epochs: bool) -> tuple[int, int]:
+        """Returns the number of steps to the end of a number of epochs or steps of the training, and the epoch that ends there."""
         per_epoch, first = self.steps_per_epoch, int(self._request["epoch"])
         if per_epoch == 0:
-            return
+            return 0, first
         end = first * per_epoch + count * (per_epoch if are_epochs else 1)
         last = -(-end // per_epoch)
         if self._last is not None:
             last, end = min(last, self._last), min(end, self._last * per_epoch)
+        return max(0, end - (self._epoch * per_epoch + self._step)), last
+
+    def _iterate_through(
+        self, count: int, are_epochs: bool, source: Callable[[int | None], Source]
+    ) -> Generator[Any, None, None]:
+        if self.steps_per_epoch == 0 and count > 0:
+            raise RequestError(f"{self._without_steps()}; {'epochs' if are_epochs else 'steps'}({count}) would deliver nothing")
         # Continues after the last batch that was received, although the loop around it may have been left early.
         self._fresh = True
-        while (rest := end - (self._epoch * per_epoch + self._step)) > 0:
-            yield from self._iterate(source, rest, last)
+        while (rest := self._rest(count, are_epochs))[0] > 0:
+            yield from self._iterate(source, *rest)
         self._fresh = True
         self._moved()
+
+    def _without_steps(self) -> str:
+        """Returns why an epoch has no steps."""
+        summary, request = self._plan()["summary"], self._plan()["request"]
+        rows, step = int(summary.get("rows", 0)), self._global_batch({**request, **self._rank_and_world_size()})
+        reason = summary.get("empty_reason") or (
+            f"the {rows} rows are fewer than the {step} of a step, and remainder is {request.get('remainder', 'DROP')}"
+            if rows
+            else "no row matches the filter"
+            if request.get("filter")
+            else "the dataset has no rows"
+        )
+        return f"the training of '{self._request['dataset']}' has no steps: {reason}"
 
     def _iterate(
         self, source: Callable[[int | None], Source], most: int | None = None, last: int | None = None
@@ -425,6 +457,8 @@ class TrainingDataset(Generic[Item]):
         """
         steps, last = self.steps_per_epoch, self._last if last is None else last
         self._check_place()
+        if steps == 0:
+            LOG.warning("%s", self._without_steps())
         # The next iteration is the next epoch, unless this one fails.
         is_started, self._fresh = self._advance(steps), False
         self._moved()

@@ -1,13 +1,16 @@
 //! The Arrow PyCapsule interface.
 
+use std::sync::Arc;
+
 use arrow_array::{
-    RecordBatch, RecordBatchReader, StructArray,
+    ArrayRef, RecordBatch, RecordBatchReader, StructArray,
     ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi},
     ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream},
+    make_array, new_empty_array,
 };
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
-use arrow_select::concat::concat_batches;
+use arrow_select::concat::{concat, concat_batches};
 use pyo3::{
     prelude::*,
     types::{PyCapsule, PyTuple},
@@ -68,6 +71,46 @@ pub(crate) fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Option<RecordBatch
         concat_batches(&schema, &batches)
     });
     batch.map(Some).map_err(|error| unreadable(object, &error.to_string()))
+}
+
+/// Imports the chunks of `object` by `__arrow_c_stream__` as one array, which may have any type; `None` if `object` has no such method.
+/// A table is imported as an array of structs.
+pub(crate) fn chunked_array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayRef>> {
+    let Some(export) = object.getattr_opt("__arrow_c_stream__")? else { return Ok(None) };
+    let capsule: Bound<'_, PyCapsule> = export.call0()?.extract()?;
+    let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
+    // SAFETY: a capsule of this name points to an `ArrowArrayStream`. The stream is moved out and the structure is marked as
+    // released, as the interface specifies.
+    let stream = unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr()) };
+    read_chunks(stream).map(Some).map_err(|error| unreadable(object, &error.to_string()))
+}
+
+fn read_chunks(mut stream: FFI_ArrowArrayStream) -> Result<ArrayRef, ArrowError> {
+    let released = || ArrowError::CDataInterface("the stream was already consumed".into());
+    let (get_schema, get_next) = stream.get_schema.zip(stream.get_next).ok_or_else(released)?;
+    let failed = |code: i32| ArrowError::CDataInterface(format!("the stream failed with error {code}"));
+    let mut schema = FFI_ArrowSchema::empty();
+    // SAFETY: the stream is not released, and the schema is empty memory that the producer may fill.
+    match unsafe { get_schema(&raw mut stream, &raw mut schema) } {
+        0 => {}
+        code => return Err(failed(code)),
+    }
+    let mut chunks = Vec::new();
+    loop {
+        let mut chunk = FFI_ArrowArray::empty();
+        // SAFETY: as above.
+        match unsafe { get_next(&raw mut stream, &raw mut chunk) } {
+            0 if chunk.is_released() => break,
+            // SAFETY: the schema of the stream describes each of its arrays.
+            0 => chunks.push(make_array(unsafe { from_ffi(chunk, &schema) }?)),
+            code => return Err(failed(code)),
+        }
+    }
+    match &chunks[..] {
+        [] => Ok(new_empty_array(&DataType::try_from(&schema)?)),
+        [one] => Ok(Arc::clone(one)),
+        several => concat(&several.iter().map(|chunk| &**chunk).collect::<Vec<_>>()),
+    }
 }
 
 /// Converts an array of structs to a batch. Returns any other array as the inner `Err`.

@@ -20,7 +20,7 @@ use crate::{
     dlpack::{self, Element},
     numbers::{Lists, Numbers, lists, numbers},
     objects::objects,
-    types::plain,
+    types::{has_nullable_items, plain},
 };
 
 /// A column or tensor in host memory. NumPy, PyTorch and JAX read it by `__array_interface__` and DLPack, Arrow by the PyCapsule
@@ -32,8 +32,9 @@ pub(crate) struct Column {
     nullable: bool,
 }
 
-/// Values, the NumPy type to view them as or an empty string, and a byte per value that is 0 for a null.
-type Plain = (Column, &'static str, Option<Column>);
+/// Values, the NumPy type to view them as or an empty string, a byte per value that is 0 for a null, and true if the schema allows
+/// nulls.
+type Plain = (Column, &'static str, Option<Column>, bool);
 
 impl Column {
     /// Creates a column. `nullable` is true if this column of any batch may have nulls.
@@ -46,8 +47,8 @@ impl Column {
         Self::new(&self.name, array, false)
     }
 
-    fn plain(&self, Numbers { values, dtype, valid }: Numbers) -> Plain {
-        (self.with(values), dtype, valid.map(|valid| self.with(valid)))
+    fn plain(&self, Numbers { values, dtype, valid }: Numbers, nullable: bool) -> Plain {
+        (self.with(values), dtype, valid.map(|valid| self.with(valid)), nullable)
     }
 
     fn tensor(&self) -> PyResult<Tensor> {
@@ -103,14 +104,16 @@ impl Column {
 
     /// Returns the plain values of numbers, booleans, times and decimals; `None` for other types. Views where the layout allows.
     fn numbers(&self, py: Python<'_>) -> Option<Plain> {
-        py.detach(|| numbers(&self.array)).map(|found| self.plain(found))
+        let nullable = self.nullable || has_nullable_items(self.array.data_type());
+        py.detach(|| numbers(&self.array)).map(|found| self.plain(found, nullable))
     }
 
     /// Returns the items of lists of plain values, the 64-bit start offset of each list followed by the end of the last one, and
     /// a byte per row that is 0 for a null list. `None` for other types.
     fn lists(&self, py: Python<'_>) -> Option<(Plain, Self, Option<Self>)> {
         let Lists { items, offsets, valid } = py.detach(|| lists(&self.array))?;
-        Some((self.plain(items), self.with(Arc::new(offsets)), valid.map(|valid| self.with(valid))))
+        let items = self.plain(items, has_nullable_items(self.array.data_type()));
+        Some((items, self.with(Arc::new(offsets)), valid.map(|valid| self.with(valid))))
     }
 
     /// Returns one Python object per row.
@@ -187,7 +190,8 @@ impl Column {
             return Err(PyValueError::new_err(format!("column '{}' {why}", self.name)));
         };
         let named = |part: &str| format!("{}.{part}", self.name);
-        Ok((Self::new(&named("items"), items, true), Self::new(&named("offsets"), offsets, false)))
+        let nullable = has_nullable_items(self.array.data_type());
+        Ok((Self::new(&named("items"), items, nullable), Self::new(&named("offsets"), offsets, false)))
     }
 
     /// Device type and ID of the host in DLPack.

@@ -15,7 +15,7 @@ use crate::{
     dlpack,
     errors::{of_class, raised},
     rows::array_of_shape,
-    types::plain,
+    types::{has_nullable_items, plain},
 };
 
 /// A column or tensor in device memory. Work on its DLPack export is ordered after the copy of the batch. The memory is reused
@@ -36,6 +36,7 @@ pub(crate) struct DeviceLists {
     items: Tensor,
     offsets: Tensor,
     nullable: bool,
+    has_nullable_items: bool,
 }
 
 /// Special stream numbers of DLPack; see `__dlpack__` in
@@ -82,8 +83,10 @@ pub(crate) fn column_of<'py>(
     }
     if let Ok((items, offsets)) = batch.lists(name) {
         let (batch, items, offsets) = (batch.clone(), items.clone(), offsets.clone());
-        let kind = batch.data_type(name).map_err(failed)?.to_string();
-        return Ok(DeviceLists { batch, kind, items, offsets, nullable }.into_pyobject(py)?.into_any());
+        let data_type = batch.data_type(name).map_err(failed)?;
+        let (kind, has_nullable_items) = (data_type.to_string(), has_nullable_items(data_type));
+        let lists = DeviceLists { batch, kind, items, offsets, nullable, has_nullable_items };
+        return Ok(lists.into_pyobject(py)?.into_any());
     }
     let tensor = batch.tensor(name).map_err(failed)?.clone();
     Ok(DeviceColumn { batch: batch.clone(), tensor, nullable }.into_pyobject(py)?.into_any())
@@ -121,7 +124,7 @@ impl DeviceColumn {
         let array =
             array_of_shape(self.tensor.data_type.clone(), &self.tensor.shape, Buffer::from_vec(bytes));
         let array = array.map_err(|why| of_class(py, "Error", format!("column '{}' {why}", self.name())))?;
-        Ok(Column::new(self.name(), array, false))
+        Ok(Column::new(self.name(), array, self.nullable))
     }
 
     /// Number of rows.
@@ -201,11 +204,11 @@ impl DeviceLists {
 
     /// Returns the concatenated items and the offsets. There is one more offset than rows. Both are views of the batch.
     fn ragged(&self) -> (DeviceColumn, DeviceColumn) {
-        let part = |tensor: &Tensor, part: &str| {
+        let part = |tensor: &Tensor, part: &str, nullable: bool| {
             let tensor = Tensor { name: format!("{}.{part}", self.name()), ..tensor.clone() };
-            DeviceColumn { batch: self.batch.clone(), tensor, nullable: false }
+            DeviceColumn { batch: self.batch.clone(), tensor, nullable }
         };
-        (part(&self.items, "items"), part(&self.offsets, "offsets"))
+        (part(&self.items, "items", self.has_nullable_items), part(&self.offsets, "offsets", false))
     }
 
     /// Raises BufferError: DLPack has no lists.

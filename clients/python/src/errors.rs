@@ -1,6 +1,6 @@
 //! Conversion of errors to the exceptions of `forebay.errors`.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use forebay_client::{Error, proto::code_name};
 use pyo3::{call::PyCallArgs, prelude::*, sync::PyOnceLock, types::PyModule};
@@ -8,19 +8,9 @@ use tonic::Code;
 
 /// Converts `error` to an exception. The message includes the sources of the error.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
-    let mut words = error.to_string();
-    let mut source = match error {
-        // The message of a status is complete. Its own text repeats it, with the code.
-        Error::Status(status) => status.source(),
-        _ => error.source(),
-    };
-    while let Some(cause) = source {
-        let cause_words = cause.to_string();
-        if !words.contains(&cause_words) {
-            words.push_str(": ");
-            words.push_str(&cause_words);
-        }
-        source = cause.source();
+    let mut words = error.with_causes();
+    if error.is_absent() {
+        words.push_str("; if the server is still starting, pass wait_for_server=True to connect");
     }
     if let Error::RequestRejected { code, retry_after, .. } = error {
         return refused(py, words, *code, *retry_after);

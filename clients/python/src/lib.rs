@@ -20,6 +20,7 @@ mod dlpack;
 mod epoch_reader;
 mod errors;
 mod json;
+mod notices;
 mod numbers;
 mod objects;
 mod online;

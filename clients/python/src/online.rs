@@ -2,11 +2,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use arrow_array::RecordBatch;
-use arrow_schema::Fields;
+use arrow_array::{Array, RecordBatch, new_null_array};
+use arrow_schema::{DataType, Field, Fields};
 use forebay_client::{
     Caller, Client, Error, Lookups,
-    proto::v1::{Lookup, Priority},
+    proto::v1::{Command, Infer, Lookup, Priority},
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -17,11 +17,15 @@ use crate::{
     batch::Batch,
     errors::raised,
     json::{command, json},
+    notices,
     waiting::{self, Owned},
 };
 
 /// Maximum number of open exchanges per kind. The least recently used one is closed.
 const MOST: usize = 8;
+
+/// Interval at which notices are logged while requests without a waiting thread are in flight.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The open exchanges of a client, and the thread that receives their answers. Created by the first request. A forked child
 /// starts without them.
@@ -128,6 +132,8 @@ impl Ask for AskLookup {
     }
 
     async fn ask(&self, exchange: &Lookups, keys: &RecordBatch) -> Result<Answered, Error> {
+        let command = || Command { lookup: Some(self.wanted.clone()), ..Command::default() };
+        let keys = &with_types(&self.client, command, keys).await?;
         let found = exchange.get_within(keys, self.timeout).await?;
         Ok((Batch::new(&found.batch)?, json(&found.metadata)))
     }
@@ -157,9 +163,32 @@ impl Ask for AskQueue {
     }
 
     async fn ask(&self, exchange: &Caller, keys: &RecordBatch) -> Result<Answered, Error> {
+        let infer = || Command { infer: Some(Infer { queue: self.queue.clone() }), ..Command::default() };
+        let keys = &with_types(&self.client, infer, keys).await?;
         let answer = exchange.ask_with_priority(keys, self.timeout, self.priority).await?;
         Ok((Batch::new(&answer.rows)?, json(&answer.metadata)))
     }
+}
+
+/// Returns `keys` with the types that the server expects for columns without a value, of which nobody else knows the type.
+async fn with_types(
+    client: &Client,
+    command: impl FnOnce() -> Command,
+    keys: &RecordBatch,
+) -> Result<RecordBatch, Error> {
+    let schema = keys.schema_ref();
+    if !schema.fields().iter().any(|field| *field.data_type() == DataType::Null) {
+        return Ok(keys.clone());
+    }
+    let expected = client.key_schema(&command()).await?;
+    let typed = schema.fields().iter().zip(keys.columns()).map(|(field, column)| {
+        let expected = expected.field_with_name(field.name()).map_or(&DataType::Null, Field::data_type);
+        match field.data_type() {
+            DataType::Null => (field.name(), new_null_array(expected, column.len()), true),
+            _ => (field.name(), Arc::clone(column), true),
+        }
+    });
+    RecordBatch::try_from_iter_with_nullable(typed).map_err(|error| Error::Request(error.to_string()))
 }
 
 /// A request in flight whose answer is passed to a function.
@@ -202,7 +231,7 @@ impl Online {
         // The task must not be the last owner, because a runtime cannot be dropped by its own thread.
         let online = Arc::downgrade(self);
         let task = async move {
-            let mut answer = ask.ask(&exchange, &keys).await;
+            let mut answer = with_notices(ask.ask(&exchange, &keys)).await;
             if answer.as_ref().is_err_and(has_changed) {
                 // The owner is dropped with the GIL, so it exists until this returns.
                 let again = Python::try_attach(|_| {
@@ -212,7 +241,7 @@ impl Online {
                     taken.map(|(_, exchange, _)| exchange)
                 });
                 if let Some(exchange) = again.flatten() {
-                    answer = ask.ask(&exchange, &keys).await;
+                    answer = with_notices(ask.ask(&exchange, &keys)).await;
                 }
             }
             // Fails if the interpreter is shutting down; nothing waits for the answer then.
@@ -241,6 +270,23 @@ impl Online {
     fn forget<A: Ask>(&self, exchange: &Arc<A::Exchange>) {
         if let Some(open) = self.open.lock().as_mut() {
             A::recent(&mut open.value).forget(exchange);
+        }
+    }
+}
+
+/// Waits for an answer for which no thread of Python waits, and logs notices of the client meanwhile.
+async fn with_notices<T>(answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        if let Ok(answer) = tokio::time::timeout(NOTICE_INTERVAL, answer.as_mut()).await {
+            return answer;
+        }
+        if notices::are_pending() {
+            Python::try_attach(|py| {
+                if let Err(error) = notices::log(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
         }
     }
 }

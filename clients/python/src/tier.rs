@@ -15,6 +15,7 @@ use pyo3::{
 use crate::{
     errors::raised,
     json::command,
+    notices,
     online::{Answered, AskLookup, AskQueue, Online, Request},
     plan::Plan,
     rows::rows,
@@ -34,7 +35,14 @@ impl Cluster {
     #[new]
     fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let client = Client::new(urls, config(options)?).map_err(|error| raised(py, &error))?;
+        let client = client.on_waiting(notices::add);
         Ok(Self { client, online: Arc::default() })
+    }
+
+    /// True if a server has accepted a connection of this client.
+    #[getter]
+    fn was_connected(&self) -> bool {
+        self.client.was_connected()
     }
 
     /// Requests the plan of `request`, a command as JSON.
@@ -172,6 +180,7 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
             "trusted_hosts" => config.trusted_hosts = value.extract()?,
             "zone" => config.zone = Some(value.extract()?),
             "connect_timeout" => config.connect_timeout = seconds(&name, &value)?,
+            "wait_for_server" => config.wait_for_server = seconds(&name, &value)?,
             "retry_deadline" => config.retry_deadline = seconds(&name, &value)?,
             _ => return Err(PyValueError::new_err(format!("unknown option '{name}'"))),
         }

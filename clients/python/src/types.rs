@@ -1,6 +1,6 @@
 //! Types of plain values in NumPy, Arrow and DLPack.
 
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 
 use crate::dlpack::Element;
 
@@ -38,12 +38,28 @@ pub(crate) fn plain(data_type: &DataType) -> Option<(&'static str, Option<Elemen
     found.map(|(typestr, _, element)| (*typestr, *element))
 }
 
-/// Returns the Arrow type of the NumPy type string `kind`.
+/// Returns the Arrow type of a type name of `forebay/sending.py`: a NumPy type string, or the name of a type that NumPy lacks.
 pub(crate) fn data_type(kind: &str) -> Option<DataType> {
     match kind {
         "|b1" => Some(DataType::Boolean),
         // Four bytes wide, unlike `<M8[D]` of NumPy.
         "date32" => Some(DataType::Date32),
+        "<M8[us] UTC" => Some(DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+        "null" => Some(DataType::Null),
+        decimal if decimal.starts_with("decimal128(") => {
+            let scale = decimal.strip_prefix("decimal128(")?.strip_suffix(')')?;
+            Some(DataType::Decimal128(DECIMAL128_MAX_PRECISION, scale.parse().ok()?))
+        }
         _ => TYPES.iter().find(|(typestr, ..)| *typestr == kind).map(|(_, data_type, _)| data_type.clone()),
+    }
+}
+
+/// Returns true if `data_type` is a list whose items may be null, or a list of such lists.
+pub(crate) fn has_nullable_items(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.is_nullable() || has_nullable_items(item.data_type())
+        }
+        _ => false,
     }
 }

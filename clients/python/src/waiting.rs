@@ -5,6 +5,8 @@ use std::{future::Future, time::Duration};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::notices;
+
 /// Interval of the checks for signals such as Ctrl-C.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -53,7 +55,7 @@ pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
 }
 
 /// Waits for `future` with the GIL released. Handles signals; an exception of a signal handler ends the wait. Calls `look`
-/// at the start and periodically. An exception never discards a result.
+/// at the start and periodically, and logs notices of the client. An exception never discards a result.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     runtime: &Runtime,
@@ -68,6 +70,7 @@ pub(crate) fn wait<T: Send>(
             return Ok(done);
         }
         look()?;
+        notices::log(py)?;
         py.check_signals()?;
     }
 }

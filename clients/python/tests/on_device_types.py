@@ -77,7 +77,7 @@ def with_torch(host: forebay.Batch, device: forebay.Batch) -> None:
     import torch
 
     for name in ON_HOST:
-        found, expected = device[name].to_torch("cpu"), host[name].to_torch()
+        found, expected = device[name].to_torch("cpu", missing="nan"), host[name].to_torch(missing="nan")
         assert type(found) is type(expected), name
         if torch.is_tensor(found) and not found.is_nested:
             assert torch.equal(found.nan_to_num(-7), expected.nan_to_num(-7)), name
@@ -98,7 +98,7 @@ def with_torch(host: forebay.Batch, device: forebay.Batch) -> None:
 def with_jax(host: forebay.Batch, device: forebay.Batch) -> None:
     """Compares the arrays, except those that only a JAX with CUDA can import."""
     for name in (*ON_HOST, "items", "wide"):
-        found, expected = device[name].to_jax(), host[name].to_jax()
+        found, expected = device[name].to_jax(missing="nan"), host[name].to_jax(missing="nan")
         assert type(found) is type(expected), name
         if isinstance(found, list):
             assert repr(found) == repr(expected), name

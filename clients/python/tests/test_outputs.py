@@ -166,7 +166,9 @@ def test_text_and_nested_values_are_lists_and_lists_of_numbers_are_lists_of_arra
         assert [None if row is None else row.tolist() for row in found[name]] == table[name].to_pylist()
         assert all(row is None or row.dtype == dtype for row in found[name])
     items = found["list_null_items"]
-    assert items[1] is None and items[0].dtype == np.float64 and items[0][0] == 1 and math.isnan(items[0][1])
+    assert items[1] is None and items[0].dtype == np.int16 and items[0].tolist() == [1, None]
+    items = batch["list_null_items"].to_numpy(missing="nan")
+    assert items[0].dtype == items[2].dtype == np.float64 and items[0][0] == 1 and math.isnan(items[0][1])
 
 
 def test_text_is_an_array_of_objects_on_request(client: forebay.Client, table: pa.Table) -> None:
@@ -181,22 +183,104 @@ def test_text_is_an_array_of_objects_on_request(client: forebay.Client, table: p
         assert np.asarray(batch[name]).dtype == object and np.asarray(batch[name]).shape == (ROWS,)
 
 
-def test_nulls_become_nan_and_nat(batch: forebay.Batch, table: pa.Table) -> None:
+def test_integers_and_booleans_keep_their_type_and_nulls_are_masked(batch: forebay.Batch, table: pa.Table) -> None:
     found = batch.to_numpy()
-    for name in ("int8", "uint64", "bool", "float64", "decimal"):
+    for name in ("int8", "uint64", "bool", "int32"):
         array = found[f"{name}_null"]
+        assert isinstance(array, np.ma.MaskedArray) and array.dtype == table[name].type.to_pandas_dtype(), name
+        assert array.tolist() == table[f"{name}_null"].to_pylist(), name
+        with pytest.raises(forebay.errors.NullValueError, match=f"'{name}_null' has 2 nulls.*missing='mask'"):
+            np.asarray(batch[f"{name}_null"])
+    for name in ("float64", "decimal", "float32", "float16"):
+        array = found[f"{name}_null"]
+        assert not isinstance(array, np.ma.MaskedArray) and array.dtype == found[name].dtype
         expected = [math.nan if value is None else float(value) for value in table[f"{name}_null"].to_pylist()]
-        assert array.dtype == np.float64
-        np.testing.assert_array_equal(array, expected, name)
-    assert found["float32_null"].dtype == np.float32 and found["float16_null"].dtype == np.float16
+        np.testing.assert_array_equal(array, np.array(expected).astype(array.dtype), name)
     for name in ("date32", "date64", "time_ms", "time_us", "timestamp_us", "duration"):
         array = found[f"{name}_null"]
         assert array.dtype == found[name].dtype and np.isnat(array).tolist() == [row in (1, ROWS - 1) for row in range(ROWS)]
         np.testing.assert_array_equal(array[2:-1], found[name][2:-1])
     assert np.isnan(found["nothing"]).all()
     fixed = found["fixed_list_null_items"]
+    assert fixed.shape == (ROWS, 2) and fixed.dtype == np.int32 and fixed.tolist()[:2] == [[1, None], [None, None]]
+
+
+def test_nan_makes_floats_of_integers_that_may_be_null(batch: forebay.Batch, table: pa.Table) -> None:
+    found = batch.to_numpy(missing="nan")
+    for name in ("int8", "uint64", "bool", "float64", "decimal"):
+        array = found[f"{name}_null"]
+        expected = [math.nan if value is None else float(value) for value in table[f"{name}_null"].to_pylist()]
+        assert array.dtype == np.float64
+        np.testing.assert_array_equal(array, expected, name)
+    fixed = found["fixed_list_null_items"]
     assert fixed.shape == (ROWS, 2) and fixed.dtype == np.float64
     assert np.isnan(fixed).tolist() == [[False, True], [True, True], [False, False], [True, False], *[[False] * 2] * 2, [True] * 2]
+
+
+IDS = [2**53 + 1, None, 2**63 - 1, -(2**63), 5, 6, 7, 8]
+
+
+@pytest.fixture(scope="module")
+def ids(tmp_path_factory: pytest.TempPathFactory):
+    """A server with integers that floats can't represent. Of four batches, the first has a null; one column may have none."""
+    folder = tmp_path_factory.mktemp("ids")
+    schema = pa.schema([("id", pa.int64()), ("flag", pa.bool_()), pa.field("sure", pa.int64(), nullable=False), ("list", pa.list_(pa.int64()))])
+    rows = {
+        "id": IDS, "flag": [value if value is None else value % 2 == 0 for value in IDS], "sure": [value or 0 for value in IDS],
+        "list": [[value] for value in IDS],
+    }  # fmt: skip
+    pq.write_table(pa.table(rows, schema), folder / "ids.parquet")
+    pool = Pool(folder)
+    yield pool.start({"ids": folder / "ids.parquet"})
+    pool.close()
+
+
+def batches_of(server: Server, **options: Any) -> list[Any]:
+    return list(forebay.connect(server.location).train("ids", batch_size=2, shuffle={"none": {}}, **options))
+
+
+def test_integers_with_nulls_are_exact(ids: Server) -> None:
+    found = batches_of(ids, output="numpy")
+    assert [value for batch in found for value in batch["id"].tolist()] == IDS
+    assert [row.tolist() for batch in found for row in batch["list"]] == [[value] for value in IDS]
+    masked = batches_of(ids, output="numpy", missing="mask")
+    assert [value for batch in masked for value in batch["id"].tolist()] == [value or 0 for value in IDS]
+    filled = batches_of(ids, output="numpy", missing=-1)
+    assert [value for batch in filled for value in batch["id"].tolist()] == [-1 if value is None else value for value in IDS]
+
+
+@pytest.mark.parametrize("missing", ["keep", "nan", "mask", 0, -1, 0.5])
+def test_the_type_of_an_array_is_the_same_for_batches_with_and_without_nulls(ids: Server, missing: Any) -> None:
+    def types(batch: dict[str, Any]) -> dict[str, Any]:
+        first = {name: array[0] if isinstance(array, list) else array for name, array in batch.items()}
+        return {name: (type(array), array.dtype) for name, array in first.items()}
+
+    found = batches_of(ids, output="numpy", missing=missing)
+    assert len(found) == 4 and all(types(batch) == types(found[0]) for batch in found)
+    # A column that its schema declares as required is a plain array.
+    assert types(found[0])["sure"] == (np.ndarray, np.int64)
+    # Without a null, an array is a view whatever its class is.
+    if missing in ("keep", "mask", 0, -1):
+        batch = batches_of(ids)[1]
+        assert np.shares_memory(batch["id"].to_numpy(missing=missing), batch["id"].to_numpy(missing="mask"))
+
+
+@pytest.mark.parametrize("output", ["torch", "jax"])
+def test_a_tensor_has_the_type_of_its_column_and_a_null_is_an_error_with_its_remedies(ids: Server, output: str) -> None:
+    skip_without(output)
+    client = forebay.connect(ids.location)
+    options = {"batch_size": 2, "shuffle": {"none": {}}, "columns": ["id", "flag", "sure"], "output": output}
+    with pytest.raises(forebay.errors.NullValueError, match="column 'id' has 1 nulls in this batch.*missing='mask'.*'id IS NOT NULL' as filter"):
+        next(iter(client.train("ids", **options)))
+    kept = list(client.train("ids", filter="id IS NOT NULL", **options))
+    masked = list(client.train("ids", missing="mask", **options))
+    assert all(str(batch["id"].dtype).removeprefix("torch.") in ("int64", "int32") for batch in [*kept, *masked])
+    assert all(str(batch["flag"].dtype).removeprefix("torch.") == "bool" for batch in [*kept, *masked])
+    if output == "torch":
+        assert [value for batch in kept for value in batch["id"].tolist()] == [value for value in IDS if value is not None]
+        assert masked[0]["id"].tolist() == [2**53 + 1, 0] and masked[0]["id_mask"].tolist() == [True, False]
+    floats = list(client.train("ids", missing="nan", **options))
+    assert len({str(batch["id"].dtype) for batch in floats}) == 1 and "float" in str(floats[0]["id"].dtype)
 
 
 def test_nulls_become_a_mask_and_types_remain(client: forebay.Client, batch: forebay.Batch, table: pa.Table) -> None:
@@ -235,9 +319,8 @@ def test_nulls_become_a_number_and_a_type_that_cannot_hold_it_is_promoted(
     assert array.dtype == dtype
     expected = [value if each is None else float(each) for each in table[name].to_pylist()]
     np.testing.assert_array_equal(array.astype(np.float64), np.array(expected, np.float64))
-    # Without nulls, the type is that of the column.
-    full = name.removesuffix("_null")
-    assert batch[full].to_numpy(missing=value).dtype == batch[full].to_numpy().dtype
+    # The schema allows nulls in this column, too, although it has none.
+    assert batch[name.removesuffix("_null")].to_numpy(missing=value).dtype == dtype
 
 
 def test_missing_times_take_an_integer_in_their_unit(batch: forebay.Batch) -> None:
@@ -252,9 +335,11 @@ def test_a_batch_without_rows_has_all_columns(client: forebay.Client, table: pa.
         skip_without(output)
     # The only row of the last step is divided among two ranks.
     options = {"batch_size": 3, "world_size": 2, "rank": 0, "remainder": "SHORT", "shuffle": {"none": {}}}
-    full, empty = client.train("types", output=output, missing=missing, **options)
+    # A jagged tensor has no mask for its items.
+    names = [name for name in table.column_names if name != "list_null_items" or (output, missing) != ("torch", "mask")]
+    full, empty = client.train("types", output=output, missing=missing, columns=names, **options)
     assert (full.num_rows, empty.num_rows) == (3, 0) and list(empty) == list(full)
-    for name in table.column_names:
+    for name in names:
         assert len(empty[name]) == 0 and type(empty[name]) is type(full[name]), name
 
 
@@ -291,7 +376,8 @@ def test_torch_has_tensors_for_all_but_text_and_nested_values(client: forebay.Cl
     skip_without("torch")
     import torch
 
-    found, arrays = first(client, output="torch"), first(client, output="numpy")
+    options = {"missing": "nan"}
+    found, arrays = first(client, output="torch", **options), first(client, output="numpy", **options)
     for name, array in arrays.items():
         tensor = found[name]
         if isinstance(array, np.ndarray):
@@ -303,9 +389,12 @@ def test_torch_has_tensors_for_all_but_text_and_nested_values(client: forebay.Cl
             assert [row.numel() for row in tensor.unbind()] == [len(row or []) for row in table[name].to_pylist()]
         elif name not in ("beyond", "nanoseconds"):
             assert tensor == array, name
-    assert found["bool"].dtype == torch.bool and found["date32"].dtype == torch.int64 and found["decimal"].dtype == torch.float64
+    exact = first(client, output="torch", columns=["bool", "int8", "date32"])
+    assert (exact["bool"].dtype, exact["int8"].dtype) == (torch.bool, torch.int8) and found["date32"].dtype == torch.int64 and found["decimal"].dtype == torch.float64
     assert found["date32"].tolist() == list(range(ROWS)) and found["date32_null"][1] == torch.iinfo(torch.int64).min
-    masked = first(client, output="torch", missing="mask", strings="array")
+    with pytest.raises(forebay.errors.NullValueError, match="has 1 null items in this batch.*expected missing=NUMBER"):
+        first(client, output="torch", missing="mask", columns=["list_null_items"])
+    masked = first(client, output="torch", missing="mask", strings="array", columns=["int8_null", "text"])
     assert masked["int8_null"].dtype == torch.int8 and masked["int8_null_mask"].dtype == torch.bool
     assert isinstance(masked["text"], np.ndarray)
     assert torch.from_dlpack(first(client)["bool"]).tolist() == table["bool"].to_pylist()
@@ -317,7 +406,7 @@ def test_jax_has_arrays_for_all_but_text_lists_and_nested_values(client: forebay
     skip_without("jax")
     import jax
 
-    found, arrays = first(client, output="jax"), first(client, output="numpy")
+    found, arrays = first(client, output="jax", missing="nan"), first(client, output="numpy", missing="nan")
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             assert isinstance(found[name], list) and len(found[name]) == ROWS, name
@@ -328,7 +417,7 @@ def test_jax_has_arrays_for_all_but_text_lists_and_nested_values(client: forebay
             assert isinstance(found[name], jax.Array), name
             np.testing.assert_array_equal(np.asarray(found[name]), array.astype(found[name].dtype), name)
     with jax.enable_x64(True):
-        found = first(client, output="jax")
+        found = first(client, output="jax", missing="nan")
         for name in ("date32", "timestamp_us", "timestamp_us_null", "duration", "time_ms_null"):
             assert isinstance(found[name], jax.Array) and found[name].dtype == np.int64, name
             np.testing.assert_array_equal(np.asarray(found[name]), arrays[name].view(np.int64), name)
@@ -366,7 +455,7 @@ def test_data_loaders_collate_and_pin_a_dict_of_all_types(client: forebay.Client
     from torch.utils.data._utils.collate import default_collate, default_convert
     from torch.utils.data._utils.pin_memory import pin_memory
 
-    ds = client.train("types", batch_size=4, output="torch", shuffle={"none": {}})
+    ds = client.train("types", batch_size=4, output="torch", missing=0, shuffle={"none": {}})
     for step, found in enumerate(torch.utils.data.DataLoader(ds, batch_size=None)):
         assert (type(found), found.step, found.position) == (forebay.BatchDict, step, 4 * step)
         assert found["text"] == table["text"].to_pylist()[4 * step : 4 * step + 4]

@@ -1,13 +1,17 @@
 //! A client of a cluster of servers.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use arrow_schema::Schema;
 use bytes::Bytes;
-use forebay_proto::v1::{CountResult, DatasetInfo, Lookup, Train};
+use forebay_proto::{
+    Encoding,
+    v1::{Command, CountResult, DatasetInfo, Lookup, Train},
+};
 
 use crate::{
     Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker, counting, datasets,
-    route::{Attempts, Route, Servers, Transport},
+    route::{Attempts, Route, Servers, Transport, Waiting},
     training::plan,
 };
 
@@ -63,10 +67,23 @@ impl Client {
     /// [`Connection::open`](crate::Connection::open). Does not connect.
     ///
     /// # Errors
-    /// [`Error::Request`] if `urls` is empty.
+    /// [`Error::Request`] if `urls` is empty, or a URL or a setting is invalid.
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, config: Config) -> Result<Self, Error> {
         let urls = urls.into_iter().map(Into::into).collect();
         Ok(Self { servers: Servers::new(urls, config)? })
+    }
+
+    /// Passes notices about calls and streams that wait for a server to `hook`, instead of logging them as warnings: the first one
+    /// after 3 s, then every 30 s. Clones of the client share the hook.
+    #[must_use]
+    pub fn on_waiting(self, hook: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.servers.on_waiting(Arc::new(hook));
+        self
+    }
+
+    /// Returns true if a server has accepted a connection of this client or one of its clones.
+    pub fn was_connected(&self) -> bool {
+        self.servers.was_connected()
     }
 
     /// Requests the plan of `train` from any server.
@@ -107,7 +124,7 @@ impl Client {
                 never = counting::watch(&transport, train, progress) => match never {},
             }
         };
-        self.call(ask).await
+        self.call(format!("the plan of '{}'", train.dataset), ask).await
     }
 
     /// Lists the datasets that the client may read, sorted by name, with their numbers of rows. Those that cannot be opened have an
@@ -116,7 +133,10 @@ impl Client {
     /// # Errors
     /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn datasets(&self) -> Result<Vec<DatasetInfo>, Error> {
-        self.call(|transport, _| async move { datasets::list(&transport).await }).await
+        self.call("the list of datasets".to_owned(), |transport, _| async move {
+            datasets::list(&transport).await
+        })
+        .await
     }
 
     /// Describes the dataset `name`: its current snapshot, its number of rows and its size.
@@ -124,7 +144,10 @@ impl Client {
     /// # Errors
     /// The errors of [`datasets`](Self::datasets).
     pub async fn dataset(&self, name: &str) -> Result<DatasetInfo, Error> {
-        self.call(|transport, _| async move { datasets::describe(&transport, name).await }).await
+        self.call(format!("dataset '{name}'"), |transport, _| async move {
+            datasets::describe(&transport, name).await
+        })
+        .await
     }
 
     /// Receives the batches of one rank, in the order of its steps and each exactly once. Lost connections and restarted servers
@@ -203,6 +226,16 @@ impl Client {
         Worker::open(self.route(), queue, credits).await
     }
 
+    /// Requests the schema of the batches of keys that the exchange of `command`, a lookup or a caller of a queue, expects.
+    ///
+    /// # Errors
+    /// The errors of [`lookup`](Self::lookup). Servers of earlier versions reject the request.
+    pub async fn key_schema(&self, command: &Command) -> Result<Schema, Error> {
+        let command = &Bytes::from(Encoding::Protobuf.encode(command));
+        let schema = |transport: Transport, _| async move { transport.schema(command.clone()).await };
+        self.call("the types of the keys", schema).await
+    }
+
     /// Runs an action on the server in use and returns the bodies of all results. A transient error is retried on the next
     /// server.
     ///
@@ -210,7 +243,8 @@ impl Client {
     /// [`Error::Status`] if the server rejects the action; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn action(&self, kind: &str, body: &[u8]) -> Result<Vec<Bytes>, Error> {
         // The duration of an action is not limited: it may wait for the storage.
-        self.call(|transport, _| async move { transport.action(kind, body.to_vec()).await }).await
+        let run = |transport: Transport, _| async move { transport.action(kind, body.to_vec()).await };
+        self.call(format!("the action '{kind}'"), run).await
     }
 
     /// Returns `train` without content hashes if this client does not verify them.
@@ -225,6 +259,7 @@ impl Client {
 
     async fn call<T, F: Future<Output = Result<T, Error>>>(
         &self,
+        subject: impl Into<String>,
         call: impl Fn(Transport, Option<Duration>) -> F,
     ) -> Result<T, Error> {
         let call = &call;
@@ -237,7 +272,7 @@ impl Client {
             done
         };
         let config = self.servers.config();
-        let attempts = Attempts::new(config.retry_deadline);
+        let attempts = Attempts::of(&self.servers, subject, config.retry_deadline);
         attempts.run(config.attempt_timeout, || self.servers.targets(), attempt).await
     }
 }

@@ -82,6 +82,11 @@ pub struct Config {
     /// request fails. Default: 5 min.
     #[serde(with = "humantime_serde")]
     pub retry_deadline: Duration,
+    /// Time for which a client that was never connected waits for a server that does not exist: all addresses refuse connections, or
+    /// their hosts are unknown. After it, the call fails. Once a server has accepted a connection, the client always waits until
+    /// `retry_deadline`, because the server is then restarting. Set it if clients and servers start together. Default: 0.
+    #[serde(with = "humantime_serde")]
+    pub wait_for_server: Duration,
     /// Time without received data after which an attempt to receive a plan or a batch fails, if there is another server to ask.
     /// Servers can need long for their first batch. The limit therefore doubles after each round over all servers, is at least the
     /// time of the earlier attempts, and does not apply to an attempt after which no time would remain. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends,
@@ -187,6 +192,7 @@ impl Default for Config {
             answer_grace: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(10),
             retry_deadline: Duration::from_secs(300),
+            wait_for_server: Duration::ZERO,
             attempt_timeout: Duration::from_secs(60),
             failback_interval: Duration::from_secs(60),
             keepalive_interval: Duration::from_secs(20),

@@ -19,6 +19,8 @@ pub enum Error {
     Connect {
         /// URL of the server.
         url: String,
+        /// True if no server exists at the address: it refuses connections, its socket is missing, or its host is unknown.
+        is_absent: bool,
         /// Error of the transport.
         source: Cause,
     },
@@ -83,7 +85,15 @@ impl Error {
 
     pub(crate) fn connect(url: &str, source: impl Into<BoxError>) -> Self {
         let source: BoxError = source.into();
-        Self::Connect { url: url.to_owned(), source: source.into() }
+        Self::Connect { url: url.to_owned(), is_absent: is_refused(&*source), source: source.into() }
+    }
+
+    /// Returns the error for a host whose name has no address, or could not be resolved at the moment.
+    pub(crate) fn unresolved(url: &str, host: &str, error: &std::io::Error) -> Self {
+        // The standard library has no kind for the errors of getaddrinfo. EAI_AGAIN is the temporary one.
+        let is_absent = !error.to_string().contains("emporary failure");
+        let source: BoxError = format!("the name '{host}' cannot be resolved: {error}").into();
+        Self::Connect { url: url.to_owned(), is_absent, source: source.into() }
     }
 
     pub(crate) fn lost(url: &str, source: impl Into<BoxError>) -> Self {
@@ -110,6 +120,31 @@ impl Error {
             }
             _ => false,
         }
+    }
+
+    /// Returns true if no server exists at the address: it refuses connections, its socket is missing, or its host is unknown. A
+    /// server that is starting is not distinguished from one that will never exist.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Connect { is_absent: true, .. })
+    }
+
+    /// Returns the message with those of the sources of the error, without repetitions.
+    pub fn with_causes(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = match self {
+            // The message of a status is complete. Its own text repeats it, with the code.
+            Self::Status(status) => std::error::Error::source(status),
+            _ => std::error::Error::source(self),
+        };
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = cause.source();
+        }
+        message
     }
 
     /// Returns true if a limit of the server is exceeded. Another server can have another limit.
@@ -156,4 +191,11 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// Returns true if an error or one of its sources says that nothing listens at an address.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ConnectionRefused | NotFound)) || error.source().is_some_and(is_refused)
 }

@@ -74,5 +74,6 @@ pub use device::{Device, DeviceBatch, Place};
 pub use error::Error;
 pub use forebay_proto as proto;
 pub use online::{Answer, Caller, Found, InferenceBatch, Lookups, Worker};
+pub use route::Waiting;
 pub use tensor::{Tensor, values};
 pub use training::{Counters, Cursor, Failures, Loading, Plan, Stats, Training, Utilization};

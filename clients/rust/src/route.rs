@@ -6,6 +6,7 @@
 //! servers: the URLs of the client, for calls without locations. failback: the time of the return to the first one
 //!     |
 //! dial: the addresses of a host --> transport: one gRPC connection
+//! retry: the attempts of a call. waiting: notices about a call that takes long
 //! ```
 
 use std::{sync::Arc, time::Duration};
@@ -28,11 +29,13 @@ mod servers;
 mod tls;
 mod transport;
 mod trust;
+mod waiting;
 
 pub(crate) use placement::{Origin, Placement};
 pub(crate) use retry::Attempts;
 pub(crate) use servers::{Servers, Target};
 pub(crate) use transport::{StreamSender, Transport};
+pub use waiting::Waiting;
 
 /// The servers that a call may use.
 pub(crate) enum Route {
@@ -114,13 +117,22 @@ impl Route {
         }
     }
 
-    /// Runs `attempt` within `timeout`, repeatedly if the route retries.
+    /// Returns the attempts of a call for `subject` within `timeout`.
+    pub(crate) fn attempts(&self, subject: &str, timeout: Duration) -> Attempts {
+        match self {
+            Self::One(_) => Attempts::new(timeout),
+            Self::Any(servers) => Attempts::of(servers, subject, timeout),
+        }
+    }
+
+    /// Runs `attempt` within `timeout`, repeatedly if the route retries. `subject` says in notices what the caller waits for.
     pub(crate) async fn run<T, F: Future<Output = Result<T, Error>>>(
         &self,
+        subject: &str,
         timeout: Duration,
         attempt: impl Fn() -> F,
     ) -> Result<T, Error> {
-        let attempts = Attempts::new(timeout);
+        let attempts = self.attempts(subject, timeout);
         if !self.retries() {
             return attempts.run_once(attempt()).await;
         }

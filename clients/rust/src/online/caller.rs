@@ -127,7 +127,7 @@ impl Caller {
         };
         let deadline = timeout.unwrap_or(Duration::MAX).min(route.config().retry_deadline);
         // Holds the exchange, which ends when its last reference is dropped.
-        let (pending, _exchange) = route.run(deadline, send).await?;
+        let (pending, _exchange) = route.run(self.requests.subject(), deadline, send).await?;
         pending.wait().await.map_err(|unanswered| match unanswered {
             Unanswered::Failed(error) => error,
             Unanswered::NotProcessed => Error::protocol("requests of a queue have no order"),

@@ -115,7 +115,7 @@ impl Lookups {
         let encoded = EncodedRows::new(keys)?;
         let route = self.requests.route();
         let timeout = timeout.min(route.config().retry_deadline);
-        let run = || route.run(timeout, || self.attempt(&encoded, keys.num_rows()));
+        let run = || route.run(self.requests.subject(), timeout, || self.attempt(&encoded, keys.num_rows()));
         match run().await {
             // The token of the exchange has expired. A new exchange reads the token file again.
             Err(error) if route.config().can_renew_token(&error) => run().await,

@@ -23,6 +23,7 @@ pub(super) struct Requests<M> {
 struct ExchangeOpener {
     route: Route,
     command: Command,
+    subject: String,
     slabs: Slabs,
     /// Maximum number of requests in flight.
     capacity: usize,
@@ -46,9 +47,15 @@ impl<M: AnswerMetadata> Requests<M> {
         let slabs = Slabs::new(config.idle_slab_bytes);
         let capacity = usize::try_from(config.max_in_flight).unwrap_or(usize::MAX);
         let capacity = capacity.clamp(1, Semaphore::MAX_PERMITS / 3 - 1);
-        let opener = Arc::new(ExchangeOpener { route, command, slabs, capacity });
+        let opener =
+            Arc::new(ExchangeOpener { route, subject: subject_of(&command), command, slabs, capacity });
         let current = Arc::new(Mutex::new(Current::Closed));
         Self { opener, permits: Arc::new(Semaphore::new(capacity)), current }
+    }
+
+    /// Returns what a request waits for, in notices.
+    pub(super) fn subject(&self) -> &str {
+        &self.opener.subject
     }
 
     /// Returns the route to the server.
@@ -58,7 +65,7 @@ impl<M: AnswerMetadata> Requests<M> {
 
     /// Opens an exchange, with retries if the route has any, until the retry deadline.
     pub(super) async fn open(&self) -> Result<Arc<Exchange<M>>, Error> {
-        self.route().run(self.route().config().retry_deadline, || self.exchange()).await
+        self.route().run(self.subject(), self.route().config().retry_deadline, || self.exchange()).await
     }
 
     /// Returns the open exchange. If necessary, opens one with a single attempt.
@@ -152,4 +159,10 @@ impl ExchangeOpener {
         let limits = Limits { idle: config.idle_timeout, answer: config.attempt_timeout };
         Ok(Exchange::start(opened, schema, limits))
     }
+}
+
+fn subject_of(command: &Command) -> String {
+    let lookup = command.lookup.as_ref().map(|lookup| format!("rows of '{}'", lookup.dataset));
+    let infer = || command.infer.as_ref().map(|infer| format!("an answer of queue '{}'", infer.queue));
+    lookup.or_else(infer).unwrap_or_default()
 }

@@ -25,6 +25,8 @@ pub struct Worker {
     credits: usize,
     slabs: Slabs,
     running: Option<Running>,
+    /// What the worker waits for, in notices.
+    subject: String,
     /// Attempts since the last received batch.
     attempts: Attempts,
     schema: SchemaRef,
@@ -46,13 +48,15 @@ impl Worker {
         let worker = forebay_proto::v1::Worker { queue: queue.to_owned(), credits };
         let credits = if credits == 0 { DEFAULT_CREDITS } else { credits };
         let slabs = Slabs::new(route.config().idle_slab_bytes);
-        let attempts = Attempts::new(route.config().retry_deadline);
+        let subject = format!("batches of queue '{queue}'");
+        let attempts = route.attempts(&subject, route.config().retry_deadline);
         let mut worker = Self {
             route,
             command: Command { worker: Some(worker), ..Command::default() },
             credits: usize::try_from(credits).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS / 2),
             slabs,
             running: None,
+            subject,
             attempts,
             schema: SchemaRef::new(arrow_schema::Schema::empty()),
             ended: false,
@@ -112,7 +116,7 @@ impl Worker {
     /// Opens an exchange, until the retry deadline.
     async fn connect(&mut self) -> Result<(), Error> {
         let deadline = self.route.config().retry_deadline;
-        let running = self.route.run(deadline, || self.attempt()).await?;
+        let running = self.route.run(&self.subject, deadline, || self.attempt()).await?;
         self.schema = SchemaRef::clone(running.features.schema());
         self.running = Some(running);
         Ok(())
@@ -149,13 +153,9 @@ impl Worker {
         if self.attempts.served(since, received) {
             self.attempts.restart(config.retry_deadline);
         }
-        let delay = self.attempts.delay_after(error, self.route.targets());
-        if Instant::now() >= self.attempts.deadline {
-            self.ended = true;
-            return Err(self.attempts.deadline_exceeded());
-        }
-        tokio::time::sleep(delay).await;
-        Ok(())
+        let paused = self.attempts.pause(error, self.route.targets()).await;
+        self.ended = paused.is_err();
+        paused
     }
 }
 

@@ -5,6 +5,10 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
+use super::{
+    servers::Servers,
+    waiting::{Notices, Progress},
+};
 use crate::Error;
 
 /// Delays of 50 ms to 2.5 s, which double from round to round. The jitter adds up to the delay itself, so that no delay exceeds
@@ -29,6 +33,10 @@ pub(crate) struct Attempts {
     failed: u32,
     last: Option<Error>,
     backoff: Backoff,
+    /// Notices about a call that takes long; `None` without a choice of servers.
+    notices: Option<Notices>,
+    /// Number of successive attempts that found no server.
+    absent: usize,
 }
 
 /// The delays between attempts. They grow until a server has served for long enough, also over successive calls.
@@ -52,7 +60,14 @@ impl Attempts {
     /// Starts the time of `timeout` for a call.
     pub(crate) fn new(timeout: Duration) -> Self {
         let began = Instant::now();
-        Self { began, deadline: began + timeout, failed: 0, last: None, backoff: Backoff::new() }
+        let (notices, backoff) = (None, Backoff::new());
+        Self { began, deadline: began + timeout, failed: 0, last: None, backoff, notices, absent: 0 }
+    }
+
+    /// Starts the time of `timeout` for a call of `servers` for `subject`. A call that takes long is reported, and fails at once if no
+    /// server exists; see [`can_retry`](Self::can_retry).
+    pub(crate) fn of(servers: &Servers, subject: impl Into<String>, timeout: Duration) -> Self {
+        Self { notices: Some(Notices::new(servers, subject.into())), ..Self::new(timeout) }
     }
 
     /// Starts the time of `timeout` for the next call. The delays of the earlier calls continue to grow.
@@ -60,6 +75,25 @@ impl Attempts {
         self.began = Instant::now();
         self.deadline = self.began + timeout;
         (self.failed, self.last) = (0, None);
+        if let Some(notices) = &mut self.notices {
+            notices.restart();
+        }
+    }
+
+    /// Returns the progress of the call and its notices, if an attempt of the call has failed.
+    pub(crate) fn failing(&self) -> Option<(Progress, Notices)> {
+        let notices = self.notices.clone().filter(|_| self.failed > 0)?;
+        Some((self.progress(), notices))
+    }
+
+    /// Continues with the times of `notices`, which [`failing`](Self::failing) returned.
+    pub(crate) fn reminded(&mut self, notices: Notices) {
+        self.notices = Some(notices);
+    }
+
+    fn progress(&self) -> Progress {
+        let Self { began, deadline, failed, last, .. } = self;
+        Progress { began: *began, deadline: *deadline, failed: *failed, last: last.clone() }
     }
 
     /// Records that a stream that was opened at `opened` has delivered `batches` batches. If it has served for long enough, the
@@ -83,13 +117,36 @@ impl Attempts {
     ) -> Result<T, Error> {
         loop {
             let limit = self.limit(attempt_timeout, targets());
-            let error = match tokio::time::timeout_at(self.deadline, attempt(limit)).await {
-                Ok(Err(error)) if self.can_retry(&error, targets()) => error,
-                Ok(done) => return done,
-                Err(_) => return Err(self.deadline_exceeded()),
+            let progress = self.progress();
+            let done = match &mut self.notices {
+                Some(notices) => notices.during(&progress, attempt(limit)).await,
+                None => tokio::time::timeout_at(self.deadline, attempt(limit)).await.ok(),
             };
-            tokio::time::sleep(self.delay_after(error, targets())).await;
+            let error = match done {
+                Some(Err(error)) if self.can_retry(&error, targets()) => error,
+                Some(done) => return done,
+                None => return Err(self.deadline_exceeded()),
+            };
+            self.pause(error, targets()).await?;
         }
+    }
+
+    /// Records a failed attempt, and waits until the next one is due.
+    ///
+    /// # Errors
+    /// [`Error::RetryDeadlineExceeded`] if no attempt may follow. An attempt that fails at once, before a timer of the runtime can end
+    /// it, is therefore not repeated after the deadline.
+    pub(crate) async fn pause(&mut self, error: Error, targets: usize) -> Result<(), Error> {
+        let delay = self.delay_after(error, targets);
+        tokio::time::sleep(delay).await;
+        if Instant::now() >= self.deadline {
+            return Err(self.deadline_exceeded());
+        }
+        let progress = self.progress();
+        if let Some(notices) = &mut self.notices {
+            notices.remind(&progress);
+        }
+        Ok(())
     }
 
     /// Runs a single `attempt`, until the deadline.
@@ -121,10 +178,18 @@ impl Attempts {
 
     /// Returns true if another attempt may succeed: after a transient error, and after an exceeded limit or an unknown field until
     /// each of `targets` has rejected the request, because servers can have different limits and versions.
+    ///
+    /// If no server exists at any of `targets`, another attempt may succeed only if the client was connected before, or within
+    /// [`Config::wait_for_server`](crate::Config::wait_for_server).
     pub(crate) fn can_retry(&mut self, error: &Error, targets: usize) -> bool {
         if error.is_transient() {
             self.backoff.rejected = 0;
-            return true;
+            self.absent = if error.is_absent() { self.absent + 1 } else { 0 };
+            let waits = self.notices.as_ref().is_none_or(|notices| {
+                let servers = notices.servers();
+                servers.was_connected() || self.began.elapsed() < servers.config().wait_for_server
+            });
+            return waits || self.absent < targets;
         }
         self.backoff.rejected += 1;
         error.depends_on_server() && self.backoff.rejected < targets
@@ -135,7 +200,7 @@ impl Attempts {
     /// The delay is zero until each of `targets` has been tried. It then doubles for each round over them, with jitter, so that
     /// the ranks of a job do not reconnect at the same time. It includes the time that the server recommends, and never exceeds
     /// the remaining time.
-    pub(crate) fn delay_after(&mut self, error: Error, targets: usize) -> Duration {
+    fn delay_after(&mut self, error: Error, targets: usize) -> Duration {
         let recommended = error.retry_after().unwrap_or_default();
         self.failed += 1;
         self.last = Some(error);
@@ -163,12 +228,99 @@ impl Attempts {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        cell::Cell,
+        sync::{Arc, Mutex},
+    };
+
     use tonic::Status;
 
     use super::*;
+    use crate::Config;
 
     fn down() -> Error {
         Error::protocol("down")
+    }
+
+    fn refused() -> Error {
+        Error::connect("grpc://a", std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+    }
+
+    fn of(url: &str, config: Config) -> Servers {
+        Servers::new(vec![url.to_owned()], config).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_that_fail_at_once_end_at_the_deadline() {
+        let attempts = Attempts::new(Duration::from_secs(5));
+        let began = Instant::now();
+        let failing =
+            attempts.run(Duration::MAX, || 1, |_| async { Err::<(), _>(Error::lost("grpc://a", "reset")) });
+        let error =
+            tokio::time::timeout(Duration::from_secs(60), failing).await.expect("it ends").unwrap_err();
+        assert!(matches!(error, Error::RetryDeadlineExceeded { .. }), "{error}");
+        assert_eq!(began.elapsed().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_existed_is_an_error_at_once_and_a_lost_one_is_waited_for() {
+        let refuse = |_| async { Err::<(), _>(refused()) };
+        let servers = of("grpc://a", Config::default());
+        let began = Instant::now();
+        let error =
+            Attempts::of(&servers, "x", Duration::from_secs(300)).run(Duration::MAX, || 1, refuse).await;
+        assert!(error.unwrap_err().is_absent() && began.elapsed().is_zero());
+        // Each server is asked once.
+        let asked = Cell::new(0);
+        let count = |_| {
+            asked.set(asked.get() + 1);
+            async { Err::<(), _>(refused()) }
+        };
+        Attempts::of(&servers, "x", Duration::from_secs(300))
+            .run(Duration::MAX, || 3, count)
+            .await
+            .unwrap_err();
+        assert_eq!(asked.get(), 3);
+        let patient =
+            of("grpc://a", Config { wait_for_server: Duration::from_secs(20), ..Config::default() });
+        let error =
+            Attempts::of(&patient, "x", Duration::from_secs(300)).run(Duration::MAX, || 1, refuse).await;
+        assert!(error.unwrap_err().is_absent() && (20..26).contains(&began.elapsed().as_secs()));
+        servers.connected();
+        let error =
+            Attempts::of(&servers, "x", Duration::from_secs(40)).run(Duration::MAX, || 1, refuse).await;
+        assert!(matches!(error.unwrap_err(), Error::RetryDeadlineExceeded { .. }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_reported_after_three_seconds_and_then_every_thirty() {
+        let servers = of("grpc://a:1", Config::default());
+        let (notices, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let log = Arc::clone(&notices);
+        servers.on_waiting(Arc::new(move |waiting| {
+            log.lock().unwrap().push((began.elapsed().as_secs(), waiting.to_string()));
+        }));
+        let silent = |_| std::future::pending::<Result<(), Error>>();
+        Attempts::of(&servers, "the plan of 'x'", Duration::from_secs(50))
+            .run(Duration::MAX, || 1, silent)
+            .await
+            .unwrap_err();
+        let given = std::mem::take(&mut *notices.lock().unwrap());
+        assert_eq!(given.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [3, 33]);
+        assert_eq!(
+            given[0].1,
+            "waiting for the plan of 'x' from grpc://a:1 for 3 s: no answer yet; giving up in 47 s"
+        );
+        let lose = |_| async { Err::<(), _>(Error::lost("grpc://a:1", "reset by peer")) };
+        Attempts::of(&servers, "the plan of 'x'", Duration::from_secs(50))
+            .run(Duration::MAX, || 1, lose)
+            .await
+            .unwrap_err();
+        let given = notices.lock().unwrap();
+        assert_eq!(given.len(), 2, "{given:?}");
+        assert!(given[0].1.contains(
+            "attempts failed, the last one with: lost the connection to grpc://a:1: reset by peer"
+        ));
     }
 
     #[test]

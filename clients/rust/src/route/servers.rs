@@ -1,12 +1,29 @@
 //! The URLs of a client, and the server among them that is in use.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{dial::dial, failback::Failback, transport::Transport, trust::Trust};
+use super::{
+    address::with_scheme,
+    dial::dial,
+    failback::Failback,
+    transport::Transport,
+    trust::Trust,
+    waiting::{self, Waiting, WaitingHook},
+};
 use crate::{Config, Error};
+
+/// Shortest time between two notices of a client.
+const NOTICE_SPACING: Duration = Duration::from_secs(3);
 
 /// The URLs of a client, and the server among them that is in use. Cheap to clone. Clones use the same server, so that the ranks and
 /// lanes of a process read the same windows from the memory of one server.
@@ -20,6 +37,15 @@ struct Shared {
     trust: Trust,
     config: Arc<Config>,
     state: Mutex<State>,
+    /// True once a server has accepted a connection of this client.
+    was_connected: AtomicBool,
+    waiting: Mutex<WaitingNotices>,
+}
+
+/// The receiver of notices about calls that take long.
+struct WaitingNotices {
+    hook: WaitingHook,
+    last: Option<Instant>,
 }
 
 /// A server, and the address at which it is used.
@@ -61,11 +87,12 @@ impl Servers {
     /// Creates the choice among the servers at `urls`, the preferred one first. Does not connect.
     ///
     /// # Errors
-    /// [`Error::Request`] if `urls` is empty, or if a setting of `config` is invalid.
+    /// [`Error::Request`] if `urls` is empty, or if a URL or a setting of `config` is invalid.
     pub(crate) fn new(urls: Vec<String>, config: Config) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Request("urls: is empty, expected at least one server URL".into()));
         }
+        let urls = urls.iter().map(|url| with_scheme(url)).collect::<Result<Vec<_>, _>>()?;
         config.validate()?;
         let trust = Trust::new(&urls, &config.trusted_hosts)?;
         let state = State {
@@ -76,8 +103,44 @@ impl Servers {
             failback: Failback::new(config.failback_interval),
             is_returned: false,
         };
-        let shared = Shared { urls, trust, config: Arc::new(config), state: Mutex::new(state) };
+        let shared = Shared {
+            urls,
+            trust,
+            config: Arc::new(config),
+            state: Mutex::new(state),
+            was_connected: AtomicBool::new(false),
+            waiting: Mutex::new(WaitingNotices { hook: Arc::new(waiting::log), last: None }),
+        };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Returns true if a server has accepted a connection before. It exists, although it may not be reachable at the moment.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.shared.was_connected.load(Ordering::Relaxed)
+    }
+
+    /// Records that a server has accepted a connection.
+    pub(super) fn connected(&self) {
+        self.shared.was_connected.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the receiver of notices about calls that take long. It replaces the log.
+    pub(crate) fn on_waiting(&self, hook: WaitingHook) {
+        self.shared.waiting.lock().hook = hook;
+    }
+
+    /// Gives a notice, unless there was another one just before: one notice stands for all calls that wait for the same servers.
+    pub(super) fn notify(&self, waiting: impl FnOnce(&[String]) -> Waiting) {
+        let now = Instant::now();
+        let hook = {
+            let mut notices = self.shared.waiting.lock();
+            if notices.last.is_some_and(|last| now - last < NOTICE_SPACING) {
+                return;
+            }
+            notices.last = Some(now);
+            Arc::clone(&notices.hook)
+        };
+        hook(&waiting(&self.shared.urls));
     }
 
     /// Returns the settings of the client.
@@ -114,7 +177,10 @@ impl Servers {
             }
         }
         match opened {
-            Ok((transport, _)) => Ok((transport, target)),
+            Ok((transport, _)) => {
+                self.connected();
+                Ok((transport, target))
+            }
             Err(error) => {
                 self.leave(&mut self.shared.state.lock(), server);
                 Err(error)

@@ -6,6 +6,7 @@ use arrow_flight::{
     Action, Criteria, FlightData, FlightDescriptor, FlightInfo, Ticket,
     flight_service_client::FlightServiceClient,
 };
+use arrow_schema::Schema;
 use bytes::Bytes;
 use forebay_proto::{Encoding, v1::Command};
 use http_body_util::{BodyExt, Full};
@@ -146,6 +147,13 @@ impl Transport {
         }
         let info = self.flight().get_flight_info(request).await;
         Ok(info.map_err(|status| self.failed(status))?.into_inner())
+    }
+
+    /// Calls GetSchema with `command`.
+    pub(crate) async fn schema(&self, command: Bytes) -> Result<Schema, Error> {
+        let request = self.request(FlightDescriptor::new_cmd(command))?;
+        let answer = self.flight().get_schema(request).await.map_err(|status| self.failed(status))?;
+        Schema::try_from(&answer.into_inner()).map_err(Error::malformed("schema"))
     }
 
     /// Calls DoAction and returns the bodies of all results.

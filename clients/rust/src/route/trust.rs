@@ -28,7 +28,6 @@ impl Trust {
     /// # Errors
     /// [`Error::Request`] if one of `trusted_hosts` is malformed.
     pub(super) fn new(seeds: &[String], trusted_hosts: &[String]) -> Result<Self, Error> {
-        // A seed that is no valid URL fails when it is used.
         let seeds: Vec<_> = seeds.iter().filter_map(|seed| Peer::parse(seed).ok()).collect();
         let mut rules: Vec<_> = seeds.iter().map(|seed| Rule::Host(seed.host.clone())).collect();
         for entry in trusted_hosts {

@@ -39,7 +39,8 @@ struct OpenStream {
 impl Lane {
     /// Creates lane number `lane` of `job`.
     pub(super) fn new(job: Job, slabs: Slabs, lane: u64) -> Self {
-        let attempts = Attempts::new(job.servers.config().retry_deadline);
+        let subject = format!("batches of '{}'", job.plan.resolved.dataset);
+        let attempts = Attempts::of(&job.servers, subject, job.servers.config().retry_deadline);
         Self { job, slabs, next: lane, stream: None, attempts, mismatched: None, origin: None }
     }
 
@@ -174,8 +175,16 @@ impl Source for Lane {
         }
         loop {
             let was_running = self.stream.is_some();
-            let done = tokio::time::timeout_at(self.attempts.deadline, self.attempt()).await;
-            let Ok(done) = done else {
+            let done = match self.attempts.failing() {
+                // A stream that works may need long for a window. The server reports its progress.
+                None => tokio::time::timeout_at(self.attempts.deadline, self.attempt()).await.ok(),
+                Some((progress, mut notices)) => {
+                    let done = notices.during(&progress, self.attempt()).await;
+                    self.attempts.reminded(notices);
+                    done
+                }
+            };
+            let Some(done) = done else {
                 self.stream = None;
                 return Err(self.attempts.deadline_exceeded());
             };
@@ -192,7 +201,7 @@ impl Source for Lane {
             tracing::warn!(%error, batch = self.next, "stream failed; reconnecting");
             self.job.meter.failed(error.to_string());
             let targets = self.job.placement.targets();
-            tokio::time::sleep(self.attempts.delay_after(error, targets)).await;
+            self.attempts.pause(error, targets).await?;
         }
     }
 }

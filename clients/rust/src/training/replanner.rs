@@ -72,14 +72,13 @@ async fn agreed(job: &Job) -> Result<Plan, Error> {
                 return Err(error.unwrap_or_else(|| Error::protocol("no server was asked")));
             }
         };
-        if Instant::now() >= attempts.deadline {
+        tracing::warn!(%difference, %unreachable, "a server answers with another plan; asking the others again");
+        if let Err(late) = attempts.pause(unreachable, 1).await {
             return Err(Error::BatchMismatch(format!(
-                "{difference}; no other server has answered with the expected plan within {:.1?}: {unreachable}",
+                "{difference}; no other server has answered with the expected plan within {:.1?}: {late}",
                 began.elapsed()
             )));
         }
-        tracing::warn!(%difference, %unreachable, "a server answers with another plan; asking the others again");
-        tokio::time::sleep(attempts.delay_after(unreachable, 1)).await;
     }
 }
 

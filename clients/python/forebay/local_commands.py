@@ -1,0 +1,129 @@
+"""Commands for the server that `forebay.open` starts: `python -m forebay status`, `stop`, `dashboard` and `cache`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from forebay import folders
+from forebay.local import LocalServer, local_server
+from forebay.local_http import Dashboard, get
+
+STOP_TIMEOUT_S = 60
+POLL_S = 0.05
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs one of the commands."""
+    parser = argparse.ArgumentParser(prog="forebay", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("status", help="print the server of this host and user, its datasets and its cache")
+    commands.add_parser("stop", help="stop it; running trainings start it again")
+    dashboard = commands.add_parser("dashboard", help="serve its dashboard on a loopback port, until Ctrl-C")
+    dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free one")
+    cache = commands.add_parser("cache", help="print the cache folders and their sizes")
+    cache.add_argument("--clear", action="store_true", help="remove the folders that no server uses")
+    options = parser.parse_args(arguments)
+    run: dict[str, Callable[[], None]] = {
+        "status": status,
+        "stop": stop,
+        "dashboard": lambda: serve_dashboard(options.port),
+        "cache": lambda: caches(options.clear),
+    }
+    try:
+        run[options.command]()
+    except OSError as error:
+        sys.exit(f"forebay: {error}")
+
+
+def status() -> None:
+    """Prints the server, its datasets and its cache."""
+    server = _running()
+    overview, datasets = get(_http_socket(server), "/api/v1/overview"), get(_http_socket(server), "/api/v1/datasets")["datasets"]
+    about = overview["server"]
+    print(f"server   {server.url}, process {server.pid()}, version {about['version']}, up {about['uptime_seconds']:.0f} s")
+    for name, value in server.last_start().get("settings", {}).items():
+        print(f"setting  {name} = {value}")
+    for tier in overview["cache"]:
+        print(f"cache    {tier['tier']}: {_size(tier['resident_bytes'])} of {_size(tier['capacity_bytes'])}")
+    for dataset in datasets:
+        rows = "not open" if dataset["rows"] is None else f"{dataset['rows']} rows"
+        print(f"dataset  {dataset['name']}: {dataset['error'] or rows}, {dataset['url']}")
+    print(f"log      {server.folder / 'server.log'}")
+
+
+def stop() -> None:
+    """Stops the server, and waits until it has ended."""
+    server = _running()
+    pid = server.pid()
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while server.is_running() and server.pid() == pid:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} did not end within {STOP_TIMEOUT_S} s; see {server.folder / 'server.log'}")
+        time.sleep(POLL_S)
+    print(f"stopped process {pid}")
+
+
+def serve_dashboard(port: int) -> None:
+    """Serves the dashboard until Ctrl-C."""
+    with Dashboard(_http_socket(_running()), port) as dashboard:
+        print(dashboard.url, flush=True)
+        try:
+            dashboard.serve_forever()
+        except KeyboardInterrupt:
+            pass
+
+
+def caches(clears: bool) -> None:
+    """Prints the cache folders with their sizes, or removes those that no server uses."""
+    for folder in folders.cache_folders():
+        size, is_unused = _used_bytes(folder), folders.is_unused(folder)
+        if clears and is_unused:
+            shutil.rmtree(folder)
+        state = "in use" if not is_unused else "removed" if clears else "unused"
+        print(f"{_size(size):>12}  {state:<8} {folder}")
+
+
+def _running() -> LocalServer:
+    server = local_server()
+    if not server.is_running():
+        raise FileNotFoundError(f"no server of forebay.open runs for this user on this host (no process listens at {server.socket})")
+    return server
+
+
+def _http_socket(server: LocalServer) -> Path:
+    """Returns the socket of the dashboard.
+
+    Raises:
+        OSError: The server has another address for it.
+    """
+    http: Any = server.last_start().get("settings", {}).get("http")
+    if http is not None and not str(http).startswith("unix:"):
+        raise OSError(f"the dashboard has the address that forebay.open was given: http://{http}")
+    return server.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
+
+
+def _used_bytes(folder: Path) -> int:
+    """Returns the disk space of the files in a folder. Files that a server removes meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            pass
+    return total
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
