@@ -137,14 +137,14 @@ impl Attempts {
     /// [`Error::RetryDeadlineExceeded`] if no attempt may follow. An attempt that fails at once, before a timer of the runtime can end
     /// it, is therefore not repeated after the deadline.
     pub(crate) async fn pause(&mut self, error: Error, targets: usize) -> Result<(), Error> {
-        let delay = self.delay_after(error, targets);
-        tokio::time::sleep(delay).await;
+        let delay = tokio::time::sleep(self.delay_after(error, targets));
+        let progress = self.progress();
+        match &mut self.notices {
+            Some(notices) => drop(notices.during(&progress, delay).await),
+            None => delay.await,
+        }
         if Instant::now() >= self.deadline {
             return Err(self.deadline_exceeded());
-        }
-        let progress = self.progress();
-        if let Some(notices) = &mut self.notices {
-            notices.remind(&progress);
         }
         Ok(())
     }

@@ -1,0 +1,111 @@
+"""Arguments as people write them are accepted, and what cannot be accepted is an error that names the argument."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay
+from server import Pool, Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("arguments")
+    pq.write_table(pa.table({"n": range(10), "label": [row % 2 for row in range(10)], "text": list("abcdefghij")}), folder / "rows.parquet")
+    pool = Pool(folder)
+    yield pool.start({"rows": folder / "rows.parquet"})
+    pool.close()
+
+
+@pytest.fixture
+def client(server: Server) -> forebay.Client:
+    return forebay.connect(server.location)
+
+
+def order(client: forebay.Client, **options: Any) -> list[int]:
+    return [row for batch in client.train("rows", **{"batch_size": 4, "columns": ["n"], **options}) for row in batch["n"].to_list()]
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "mode"),
+    [(True, None), (False, {"none": {}}), (np.bool_(False), {"none": {}}), (4, {"window_rows": 4}), (np.int64(4), {"window_rows": np.int32(4)})],
+)
+def test_shuffle_is_a_truth_value_or_a_number_of_rows(client: forebay.Client, shuffle: Any, mode: Any) -> None:
+    assert order(client, shuffle=shuffle, seed=3) == order(client, shuffle=mode, seed=3)
+    if shuffle is False:
+        assert order(client, shuffle=shuffle) == list(range(10))
+
+
+@pytest.mark.parametrize("shuffle", ["none", "global", 0, -5, 1.5, [1]])
+def test_another_shuffle_is_an_error_that_names_it(client: forebay.Client, shuffle: Any) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"shuffle is .*, expected True, False, a number of rows.*'global': {}"):
+        client.train("rows", batch_size=1, shuffle=shuffle)
+
+
+def test_numbers_of_numpy_no_seed_and_a_single_column_are_accepted(client: forebay.Client) -> None:
+    expected = order(client, seed=0)
+    assert order(client, seed=None) == order(client, seed=np.int64(0), batch_size=np.int32(4), columns="n") == expected
+    rows = client.train("rows", batch_size=2, tensors={"x": {"columns": ["n"], "dtype": "float32", "null_value": np.float32(0)}})
+    assert next(iter(rows))["x"].to_numpy().dtype == np.float32
+    assert list(next(iter(client.train("rows", batch_size=2, columns="label"))).keys()) == ["label"]
+
+
+def test_loops_over_epochs_and_steps_have_a_length(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4)
+    loop = ds.epochs(2)
+    assert len(loop) == 6 and [len(loop) for _ in loop] == [6] * 6
+    assert len(ds.epochs(2)) == 0 and len(ds.epochs(3)) == 3 and len(ds.steps(8)) == 2
+    assert ds.num_rows == 10
+
+
+def test_statistics_have_all_keys_before_the_first_batch(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4)
+    before = ds.stats()
+    assert not any(before.values())
+    for _ in ds:
+        pass
+    assert ds.stats().keys() == before.keys() and ds.stats()["batches"] == 3
+
+
+def test_a_training_without_steps_says_so(client: forebay.Client, caplog: pytest.LogCaptureFixture) -> None:
+    for options, reason in (({"filter": "n > 100"}, "filter"), ({"batch_size": 64, "remainder": "DROP"}, "fewer than the 64")):
+        ds = client.train("rows", **{"batch_size": 4, **options})
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "forebay"):
+            assert list(ds) == []
+        (record,) = caplog.records
+        assert record.getMessage().startswith("the training of 'rows' has no steps: ") and reason in record.getMessage()
+        for loop in (ds.steps(5), ds.epochs(2)):
+            with pytest.raises(forebay.errors.RequestError, match=rf"has no steps: .*{reason}.*would deliver nothing"):
+                next(loop)
+        assert list(ds.steps(0)) == list(ds.epochs(0)) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_would_combine_batches_is_rejected(client: forebay.Client, options: dict[str, int], workers: int) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
+    ds = client.train("rows", batch_size=4, columns=["n"], output="torch")
+    with pytest.raises(RuntimeError, match="expected DataLoader\\(ds, batch_size=None\\)"):
+        next(iter(torch.utils.data.DataLoader(ds, num_workers=workers, **options)))
+    assert len(list(torch.utils.data.DataLoader(ds, batch_size=None, num_workers=workers))) == 3
+
+
+def test_open_names_itself_for_a_wrong_option_and_rejects_an_empty_path() -> None:
+    with pytest.raises(TypeError, match=r"open\(\) got an unexpected keyword argument 'cache_dsk', did you mean 'cache_disk'\?"):
+        forebay.open("x.parquet", cache_dsk="1GiB")
+    with pytest.raises(forebay.errors.RequestError, match="url is empty"):
+        forebay.open("")
+
+
+def test_the_signature_of_a_dataset_has_all_arguments() -> None:
+    found, expected = inspect.signature(forebay.Dataset.train), inspect.signature(forebay.Client.train)
+    assert list(found.parameters) == [name for name in expected.parameters if name != "dataset"]
