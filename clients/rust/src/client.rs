@@ -133,10 +133,8 @@ impl Client {
     /// # Errors
     /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn datasets(&self) -> Result<Vec<DatasetInfo>, Error> {
-        self.call("the list of datasets".to_owned(), |transport, _| async move {
-            datasets::list(&transport).await
-        })
-        .await
+        self.call("the list of datasets", |transport, _| async move { datasets::list(&transport).await })
+            .await
     }
 
     /// Describes the dataset `name`: its current snapshot, its number of rows and its size.
