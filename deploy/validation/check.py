@@ -28,6 +28,7 @@ import yaml
 
 import base_images
 import custom_resources
+from fake_cluster import Cluster, served
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -244,6 +245,8 @@ REFUSED = {
     "insecure=true,datasets.clicks=s3://b/c,replica=2": "replica",
     "insecure=true,datasets.clicks=s3://b/c,cacheMemory=much": "cacheMemory",
     "insecure=true,datasets.clicks=s3://b/c,cache.persistent=false": "cacheDisk",
+    "insecure=true,datasets.clicks=s3://b/c,cache.persistent=false,cacheDisk=90GiB": "requires state",
+    "insecure=true,datasets.clicks=s3://b/c,cache.whenScaled=Delete": "requires state",
     "insecure=true,datasets.clicks=s3://b/c,tls.clientAuth=true": "tls.secretName",
     "insecure=true,datasets.clicks=s3://b/c,socket.enabled=true": "DaemonSet",
     "datasets.clicks=s3://b/c,tls.secretName=t": "tokens.secretName",
@@ -307,9 +310,10 @@ def faults_of_members(by_kind: dict[str, list[dict[str, Any]]], env: dict[str, s
         target = {"apiVersion": workload["apiVersion"], "kind": workload["kind"], "name": workload["metadata"]["name"]}
         if spec["scaleTargetRef"] != target:
             yield f"{name}: scales {spec['scaleTargetRef']} instead of {target}"
-        if "replicas" in workload["spec"]:
-            yield f"{name}: an upgrade of the release resets the number of servers"
         least, most = spec.get("minReplicaCount", spec.get("minReplicas")), spec.get("maxReplicaCount", spec.get("maxReplicas"))
+        # Kubernetes sets a missing number to 1.
+        if workload["spec"].get("replicas", 1) < least:
+            yield f"{name}: an upgrade without access to the cluster leaves {workload['spec'].get('replicas', 1)} of {least} servers"
         if not 2 <= least <= most:
             yield f"{name}: {least} to {most} servers"
         if name == "ScaledObject" and spec["triggers"][0].get("metricType") != "AverageValue":
@@ -498,6 +502,73 @@ def faults_of_pods(chart: Path) -> Iterator[str]:
                 yield f"{settings or 'the defaults'}: the constraint selects no pod of the chart"
 
 
+RELEASE = "test-forebay"
+BASE = "insecure=true,datasets.clicks=s3://b/c"
+SHARED = f"{BASE},state=s3://b/s"
+# Values of a release with an autoscaler, in addition to those without.
+AUTOSCALED = "members.enabled=true,autoscaling.enabled=true,autoscaling.minReplicas=2,autoscaling.maxReplicas=16,metrics.serviceMonitor.enabled=true"
+# Number of servers before autoscaling is switched on, `replicas` in the values, and the expected number with and without access to the cluster.
+UPGRADES = ((3, 3, 3, 3), (6, 1, 6, 2), (1, 1, 2, 2), (9, 4, 9, 4))
+
+
+def release(chart: Path, cluster: Cluster, values: str, kubeconfig: Path | None) -> int:
+    """Installs or upgrades a release, and returns the number of servers. Without a kubeconfig as Argo CD does, which applies the output of
+    `helm template`."""
+    lookup = ["--dry-run=server", "--is-upgrade", "--disable-openapi-validation", "--kubeconfig", kubeconfig] if kubeconfig else []
+    status, out, err = run(tool("helm"), "template", "test", chart, "--namespace", "ml", "--set", values, *lookup)
+    if status != 0:
+        raise Broken(f"helm template --set {values}: {err.strip()}")
+    cluster.apply([each for each in yaml.safe_load_all(out) if each])
+    return cluster.stateful_sets[RELEASE]["spec"]["replicas"]
+
+
+def faults_of_upgrades(chart: Path) -> Iterator[str]:
+    """An upgrade keeps the servers that run and their volumes, also when autoscaling is switched on."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for before, replicas, expected, unseen in UPGRADES:
+            what = f"{before} servers, replicas={replicas}, and autoscaling is switched on"
+            for how, kept in (("helm upgrade", expected), ("Argo CD", unseen)):
+                cluster = Cluster()
+                with served(cluster, Path(scratch)) as kubeconfig:
+                    seen = kubeconfig if how == "helm upgrade" else None
+                    release(chart, cluster, f"{SHARED},replicas={before}", seen)
+                    claims = set(cluster.claims)
+                    found = release(chart, cluster, f"{SHARED},replicas={replicas},{AUTOSCALED}", seen)
+                    if found != kept:
+                        yield f"{how}, {what}: {found} servers remain, expected {kept}"
+                    if not claims <= cluster.claims:
+                        yield f"{how}, {what}: the volumes {sorted(claims - cluster.claims)} are deleted"
+                    # The autoscaler adds servers and removes one; then the release is upgraded again.
+                    cluster.scale(RELEASE, 12)
+                    claims = set(cluster.claims)
+                    cluster.scale(RELEASE, 11)
+                    found = release(chart, cluster, f"{SHARED},replicas={replicas},{AUTOSCALED},logLevel=debug", seen)
+                    if seen and found != 11:
+                        yield f"{how}, {what}: the next upgrade leaves {found} of 11 servers"
+                    if found < 2:
+                        yield f"{how}, {what}: the next upgrade leaves {found} servers, fewer than autoscaling.minReplicas"
+                    if claims != cluster.claims:
+                        yield f"{how}, {what}: the autoscaler deletes the volumes {sorted(claims - cluster.claims)}"
+
+
+def faults_of_volumes(chart: Path) -> Iterator[str]:
+    """A volume is deleted only if the values ask for that, or if the server can rebuild its content."""
+    for values, remain in ((BASE, True), (SHARED, False)):
+        cluster = Cluster()
+        release(chart, cluster, f"{values},replicas=2", None)
+        cluster.scale(RELEASE, 1)
+        if len(cluster.claims) != 2:
+            yield f"{values}: scaling down deletes a volume by default"
+        cluster.delete(RELEASE)
+        if bool(cluster.claims) != remain:
+            yield f"{values}: uninstalling {'deletes' if remain else 'keeps'} the volumes"
+    cluster = Cluster()
+    release(chart, cluster, f"{SHARED},replicas=2,cache.whenScaled=Delete", None)
+    cluster.scale(RELEASE, 1)
+    if len(cluster.claims) != 1:
+        yield "cache.whenScaled=Delete keeps the volume of a removed server"
+
+
 def chart(root: Path) -> Iterator[str]:
     helm, folder = tool("helm"), root / "deploy/helm/forebay"
     cases = sorted((folder / "ci").glob("*-values.yaml"))
@@ -524,6 +595,8 @@ def chart(root: Path) -> Iterator[str]:
             yield from found
     yield from faults_of_policies(folder)
     yield from faults_of_pods(folder)
+    yield from faults_of_upgrades(folder)
+    yield from faults_of_volumes(folder)
 
 
 # --- guide ------------------------------------------------------------------------------------------------------------

@@ -337,9 +337,37 @@ FAULTS = {
     "an upgrade that resets the number of servers": (
         "chart",
         f"{CHART}/templates/statefulset.yaml",
-        "{{- if not .Values.autoscaling.enabled }}",
-        "{{- if true }}",
-        "resets the number",
+        '{{ include "forebay.replicas" . }}',
+        "{{ .Values.replicas }}",
+        "servers remain, expected 6",
+    ),
+    "an upgrade that leaves the number of servers to Kubernetes": (
+        "chart",
+        f"{CHART}/templates/statefulset.yaml",
+        '  replicas: {{ include "forebay.replicas" . }}\n',
+        "",
+        "leaves 1 of 3 servers",
+    ),
+    "a template that does not ask the cluster": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        'lookup "apps/v1" "StatefulSet" .Release.Namespace (include "forebay.fullname" .) | default dict',
+        "dict",
+        "leaves 2 of 11 servers",
+    ),
+    "an autoscaler that deletes volumes": (
+        "chart",
+        f"{CHART}/values.yaml",
+        "whenScaled: Retain",
+        "whenScaled: Delete",
+        "requires state",
+    ),
+    "an uninstallation that deletes the state": (
+        "chart",
+        f"{CHART}/templates/statefulset.yaml",
+        '{{ ternary "Delete" "Retain" (ne .Values.state "") }}',
+        "Delete",
+        "uninstalling deletes the volumes",
     ),
     "settings that are no TOML": (
         "chart",
@@ -359,6 +387,9 @@ FAULTS = {
         "no HorizontalPodAutoscaler",
     ),
 }
+
+# Faults that only an upgrade of a release shows.
+UPGRADES = {"an upgrade that resets the number of servers", "a template that does not ask the cluster"}
 
 
 @pytest.fixture
@@ -389,6 +420,7 @@ def test_it_finds(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     if part == "chart":
         # What has nothing to do with the fault takes time.
         monkeypatch.setattr(check, "REFUSED", {})
+        monkeypatch.setattr(check, "UPGRADES", check.UPGRADES[1:2] if name in UPGRADES else ())
         monkeypatch.setattr(check, "PODS", dict(list(check.PODS.items())[:2]))
         for values in (copy / CHART / "ci").iterdir():
             if values.name not in ENOUGH:

@@ -29,6 +29,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- default (ternary (include "forebay.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
 
+{{- /*
+Number of servers. With an autoscaler it is the present number: without the field Kubernetes would set it to 1, and an upgrade would stop
+servers. `helm template` and Argo CD can't look it up and render the larger of `replicas` and `autoscaling.minReplicas`.
+*/}}
+{{- define "forebay.replicas" -}}
+{{- if .Values.autoscaling.enabled }}
+{{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "forebay.fullname" .) | default dict }}
+{{- max (int .Values.autoscaling.minReplicas) (int (dig "spec" "replicas" .Values.replicas $live)) }}
+{{- else }}
+{{- .Values.replicas }}
+{{- end }}
+{{- end }}
+
 {{- /* "yes" if trainers connect over TCP, empty if they connect to a Unix socket. */}}
 {{- define "forebay.tcp" -}}
 {{- if not (and (eq .Values.kind "DaemonSet") .Values.socket.enabled) }}yes{{ end }}
@@ -47,6 +60,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- if and (eq .Values.kind "StatefulSet") (not .Values.cache.persistent) (not .Values.cacheDisk) }}
 {{- fail "cache.persistent=false requires cacheDisk, less than cache.size: Kubernetes evicts a pod that fills its emptyDir" }}
+{{- end }}
+{{- if and (eq .Values.kind "StatefulSet") (not .Values.state) (not .Values.cache.persistent) }}
+{{- fail "cache.persistent=false requires state: the snapshot manifests and job records would be lost with the pod" }}
+{{- end }}
+{{- if and (eq .Values.kind "StatefulSet") (not .Values.state) (eq .Values.cache.whenScaled "Delete") }}
+{{- fail "cache.whenScaled=Delete requires state: the volume contains the snapshot manifests and job records" }}
 {{- end }}
 {{- if and .Values.members.enabled (ne .Values.kind "StatefulSet") }}
 {{- fail "members.enabled requires kind=StatefulSet: the pods of a DaemonSet have no stable names" }}
