@@ -90,13 +90,14 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 
 nightly: nightly-tests nightly-load ## long tests and all load tests
 
-nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the Rust tests compiled as a release, an overloaded store, hanging disks, several servers, an earlier server, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the Rust tests compiled as a release, an overloaded store, hanging disks, several servers, an earlier server, 10,000 generated requests compared with DuckDB, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	.ci/deny
 	$(LIMITED) $(CARGO) test --release --workspace --tests
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache store --least 0.9
 	old="$$(.ci/old-server)" && FOREBAY_OLD_BIN="$$old" FOREBAY_TIER_SEEDS=20 FOREBAY_TIER_RANKS=256 FOREBAY_TIER_BLOCKS=10000 \
 		FOREBAY_TIER_FLAPPING=60 target/python/venv/bin/python -m pytest $(PACKAGE)/tests/tier
+	target/acceptance/venv/bin/python $(ACCEPTANCE)/differential --cases 10000
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py
 	target/acceptance/venv/bin/python loadtests/instructions.py --check
 	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest -o timeout=900 $(PACKAGE)/tests/frameworks

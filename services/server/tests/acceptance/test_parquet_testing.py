@@ -1,8 +1,8 @@
 """Files of apache/parquet-testing are read with the values that pyarrow reads, and rejected where pyarrow rejects them,
 except for the files in `DIFFERENT`.
 
-The environment variable PARQUET_TEST_DATA is the folder `data` of a complete checkout of
-https://github.com/apache/parquet-testing, as in the tests of Arrow. `DIFFERENT` was made with its commit 1a2a751.
+The environment variable PARQUET_TEST_DATA is the folder `data` of a checkout of https://github.com/apache/parquet-testing, as in the
+tests of Arrow. Other folders of the checkout are read, too, if they exist. `DIFFERENT` was made with its commit 1a2a751.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def difference(got: pa.Table | Exception, expected: pa.Table | Exception) -> str
 
 
 def test_the_folder_is_parquet_testing() -> None:
-    assert len(FILES) > 200, f"{ROOT} has {len(FILES)} files"
-    assert sorted(DIFFERENT.keys() - FILES.keys()) == []
+    assert len(FILES) > 90, f"{ROOT} has {len(FILES)} files"
+    there = {name for name in DIFFERENT if (ROOT / name).parent.is_dir()}
+    assert sorted(there - FILES.keys()) == []
 
 
 @pytest.mark.parametrize("number", range(len(FILES)), ids=FILES)

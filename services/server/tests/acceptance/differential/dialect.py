@@ -1,0 +1,79 @@
+"""Differences between DuckDB and exact values that are DuckDB's, each with its reason and the number of its hits.
+
+An entry never excuses the server: its values are compared with the exact ones first, and with DuckDB's only if those differ from the
+exact ones. What an entry explains is a value of DuckDB that is neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable
+
+from differential.expressions import COMPARISONS, DISTINCT, Node
+
+COMPARING = (*COMPARISONS, *DISTINCT, "BETWEEN", "NOT BETWEEN", "IN", "NOT IN", "CASE OF", "NULLIF")
+
+
+@dataclass
+class Entry:
+    """A known difference.
+
+    Attributes:
+        operator: Operators that differ.
+        types: Types of the operands.
+        reason: What DuckDB does instead.
+        applies: Returns true for a part of an expression that has the difference.
+    """
+
+    operator: str
+    types: str
+    reason: str
+    applies: Callable[[Node], bool]
+
+
+def compares(*types: set[str]) -> Callable[[Node], bool]:
+    """Returns a test for comparisons whose operands have a type of each of the given sets."""
+
+    def applies(node: Node) -> bool:
+        if node.op not in COMPARING:
+            return False
+        operands = node.args[:2] if node.op in ("CASE OF", "NULLIF") else node.args
+        found = {each.what for each in operands}
+        return all(found & wanted for wanted in types)
+
+    return applies
+
+
+FLOATS = {"float16", "float32", "float64"}
+EXACT = {"integer", "decimal"}
+
+
+ENTRIES = [
+    Entry(
+        "comparisons",
+        "integer or DECIMAL with FLOAT or DOUBLE",
+        "DuckDB casts the integer or DECIMAL to the floating-point type, which rounds it.",
+        compares(EXACT, FLOATS),
+    ),
+]
+
+
+@dataclass
+class Dialect:
+    """Finds the entry that explains a difference. `hits` counts the expressions that each one has explained."""
+
+    hits: list[int] = field(default_factory=lambda: [0] * len(ENTRIES))
+
+    def explains(self, node: Node) -> bool:
+        for number, entry in enumerate(ENTRIES):
+            if any(entry.applies(part) for part in node.parts()):
+                self.hits[number] += 1
+                return True
+        return False
+
+    def add(self, other: Dialect) -> None:
+        self.hits = [one + more for one, more in zip(self.hits, other.hits)]
+
+    def __str__(self) -> str:
+        lines = [f"{hits:7} hits  {entry.operator}, {entry.types}: {entry.reason}" for hits, entry in zip(self.hits, ENTRIES)]
+        return "\n".join(["differences of DuckDB, by entry of the dialect (an entry without a hit can be removed):", *lines])

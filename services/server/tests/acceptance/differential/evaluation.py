@@ -1,0 +1,171 @@
+"""Values of expressions, computed exactly with the integers and decimals of Python.
+
+This is what docs/reference/sql.md promises: numbers of different types are compared exactly, NaN is greater than all numbers and equals
+itself, -0 equals 0, and a literal that is compared with a floating-point column is rounded to its type.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from decimal import Decimal
+from typing import Any, Callable
+
+from differential.expressions import Node
+from differential.rounding import rounded
+
+Row = dict[str, Any]
+
+
+def evaluate(node: Node, row: Row) -> Any:
+    """Returns the plain value of `node` for a row of plain values by name."""
+    if node.op == "column":
+        return row[node.text]
+    if node.op == "literal":
+        return node.value
+    if node.op in BY_NODE:
+        return BY_NODE[node.op](node, row)
+    values = [evaluate(each, row) for each in node.args]
+    if node.op in STRICT:
+        return None if any(value is None for value in values) else STRICT[node.op](node, *values)
+    return BY_VALUE[node.op](node, *values)
+
+
+def order(one: Node, a: Any, other: Node, b: Any) -> int:
+    """Returns -1, 0 or 1 for the order of two values that are not null."""
+    if other.bits and one.is_literal:
+        a = rounded(a, other.bits)
+    if one.bits and other.is_literal:
+        b = rounded(b, one.bits)
+    if isinstance(a, str):
+        a, b = a.encode(), b.encode()
+    nan_a, nan_b = a != a, b != b
+    if nan_a or nan_b:
+        return nan_a - nan_b
+    return (a > b) - (a < b)
+
+
+def equals(one: Node, a: Any, other: Node, b: Any) -> bool | None:
+    return None if a is None or b is None else order(one, a, other, b) == 0
+
+
+def conjunction(values: list[bool | None]) -> bool | None:
+    return False if False in values else None if None in values else True
+
+
+def negation(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+def disjunction(values: list[bool | None]) -> bool | None:
+    return negation(conjunction([negation(value) for value in values]))
+
+
+def between(node: Node, value: Any, low: Any, high: Any) -> bool | None:
+    of, least, most = node.args
+    above = None if value is None or low is None else order(of, value, least, low) >= 0
+    below = None if value is None or high is None else order(of, value, most, high) <= 0
+    return conjunction([above, below])
+
+
+def among(node: Node, value: Any, *items: Any) -> bool | None:
+    return disjunction([equals(node.args[0], value, each, item) for each, item in zip(node.args[1:], items)])
+
+
+def distinct(node: Node, a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return (a is None) != (b is None)
+    return order(node.args[0], a, node.args[1], b) != 0
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern(text: str, ignores_case: bool) -> re.Pattern:
+    parts = {"%": ".*", "_": "."}
+    return re.compile("".join(parts.get(each, re.escape(each)) for each in text), re.DOTALL | (re.IGNORECASE if ignores_case else 0))
+
+
+def arithmetic(of_floats: Callable, exact: Callable) -> Callable:
+    def compute(node: Node, a: Any, b: Any) -> Any:
+        return of_floats(rounded(a, 64) if not isinstance(a, float) else a, rounded(b, 64) if not isinstance(b, float) else b) if node.bits else exact(a, b)
+
+    return compute
+
+
+def float_quotient(a: float, b: float) -> float:
+    if b:
+        return a / b
+    return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1, b)
+
+
+def truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def extreme(sign: int) -> Callable:
+    def choose(node: Node, *values: Any) -> Any:
+        there = [value for value in values if value is not None]
+        key = functools.cmp_to_key(lambda a, b: sign * order(node, a, node, b))
+        return max(there, key=key) if there else None
+
+    return choose
+
+
+def case(node: Node, row: Row) -> Any:
+    condition, then, otherwise = node.args
+    return evaluate(then if evaluate(condition, row) else otherwise, row)
+
+
+def case_of(node: Node, row: Row) -> Any:
+    of, when, then, otherwise = node.args
+    return evaluate(then if equals(of, evaluate(of, row), when, evaluate(when, row)) else otherwise, row)
+
+
+def field(node: Node, row: Row) -> Any:
+    found = evaluate(node.args[0], row)
+    return None if found is None else found[node.text]
+
+
+BY_NODE = {"CASE": case, "CASE OF": case_of, "field": field}
+STRICT: dict[str, Callable] = {
+    "=": lambda node, a, b: order(node.args[0], a, node.args[1], b) == 0,
+    "<>": lambda node, a, b: order(node.args[0], a, node.args[1], b) != 0,
+    "<": lambda node, a, b: order(node.args[0], a, node.args[1], b) < 0,
+    "<=": lambda node, a, b: order(node.args[0], a, node.args[1], b) <= 0,
+    ">": lambda node, a, b: order(node.args[0], a, node.args[1], b) > 0,
+    ">=": lambda node, a, b: order(node.args[0], a, node.args[1], b) >= 0,
+    "NOT": lambda node, a: not a,
+    "LIKE": lambda node, a, like: bool(pattern(like, False).fullmatch(a)),
+    "NOT LIKE": lambda node, a, like: not pattern(like, False).fullmatch(a),
+    "ILIKE": lambda node, a, like: bool(pattern(like, True).fullmatch(a)),
+    "NOT ILIKE": lambda node, a, like: not pattern(like, True).fullmatch(a),
+    "||": lambda node, a, b: a + b,
+    "+": arithmetic(lambda a, b: a + b, lambda a, b: a + b),
+    "-": arithmetic(lambda a, b: a - b, lambda a, b: a - b),
+    "*": arithmetic(lambda a, b: a * b, lambda a, b: a * b),
+    "/": arithmetic(float_quotient, truncated),
+    "%": arithmetic(math.fmod, lambda a, b: a - truncated(a, b) * b),
+    "negate": lambda node, a: a.copy_negate() if isinstance(a, Decimal) else -a,
+}
+BY_VALUE: dict[str, Callable] = {
+    "AND": lambda node, a, b: conjunction([a, b]),
+    "OR": lambda node, a, b: disjunction([a, b]),
+    "IS NULL": lambda node, a: a is None,
+    "IS NOT NULL": lambda node, a: a is not None,
+    "IS UNKNOWN": lambda node, a: a is None,
+    "IS NOT UNKNOWN": lambda node, a: a is not None,
+    "IS TRUE": lambda node, a: a is True,
+    "IS NOT TRUE": lambda node, a: a is not True,
+    "IS FALSE": lambda node, a: a is False,
+    "IS NOT FALSE": lambda node, a: a is not False,
+    "IS DISTINCT FROM": distinct,
+    "IS NOT DISTINCT FROM": lambda node, a, b: not distinct(node, a, b),
+    "BETWEEN": between,
+    "NOT BETWEEN": lambda node, *values: negation(between(node, *values)),
+    "IN": among,
+    "NOT IN": lambda node, *values: negation(among(node, *values)),
+    "COALESCE": lambda node, *values: next((value for value in values if value is not None), None),
+    "NULLIF": lambda node, a, b: None if equals(node.args[0], a, node.args[1], b) else a,
+    "GREATEST": extreme(1),
+    "LEAST": extreme(-1),
+}

@@ -1,0 +1,102 @@
+"""Literals near the values of a column, where conversions and bounds are wrong first."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from decimal import Decimal
+from typing import Any
+
+from differential.expressions import Node
+from differential.kinds import NANOSECONDS, Kind
+
+EPOCH = datetime.datetime(1970, 1, 1)
+# Years 1 to 9999.
+FIRST_NS, LAST_NS = -62_135_596_800 * 10**9, 253_402_300_799 * 10**9
+FAR = ("1e30", "-1e30", "1e300", "9223372036854775808", "18446744073709551616", "-9223372036854775809", "0.1", "1e-30", "-0.0")
+
+
+def literal(family: str, text: str, value: Any, duck: str = "") -> Node:
+    return Node("literal", (), family, what="literal", text=text, duck=duck, value=value)
+
+
+def null(family: str) -> Node:
+    return literal(family, "NULL", None)
+
+
+def number(text: str) -> Node:
+    return literal("number", text, Decimal(text))
+
+
+def whole(value: int) -> Node:
+    return Node("literal", (), "number", what="integer", text=str(value), value=value)
+
+
+def near(rng: random.Random, kind: Kind, values: list) -> Node | None:
+    """Returns a literal that is equal or close to one of `values`, or None if the type has no literals."""
+    there = [value for value in values if value is not None] or list(kind.extremes)
+    value = rng.choice(there if rng.random() < 0.7 else kind.extremes)
+    return {
+        "number": near_number,
+        "text": lambda rng, kind, value: text(value if rng.random() < 0.8 else value + "a"),
+        "bytes": lambda rng, kind, value: binary(value if rng.random() < 0.8 else value + b"\0"),
+        "bool": lambda rng, kind, value: literal("bool", str(value).upper(), value),
+        "date": near_date,
+        "time": near_time,
+        "naive": near_timestamp,
+        "zoned": near_timestamp,
+    }.get(kind.family, lambda *_: None)(rng, kind, value)
+
+
+def text(value: str) -> Node:
+    return literal("text", "'" + value.replace("'", "''") + "'", value)
+
+
+def binary(value: bytes) -> Node:
+    escaped = "".join(f"\\x{byte:02X}" for byte in value)
+    return literal("bytes", f"X'{value.hex()}'", value, f"'{escaped}'::BLOB")
+
+
+def near_number(rng: random.Random, kind: Kind, value: Any) -> Node:
+    if rng.random() < 0.1 or not math.isfinite(value):
+        # A literal beyond the range of a narrow type would be infinite there.
+        return number(rng.choice([each for each in FAR if kind.float_bits in (0, 64) or abs(float(each)) < 60000]))
+    if kind.float_bits:
+        spelled = repr(value)
+        return number(spelled if rng.random() < 0.7 else f"{Decimal(value):f}" if abs(value) < 1e20 else spelled)
+    step = Decimal(1).scaleb(-getattr(kind.arrow, "scale", 0))
+    moved = Decimal(value) + rng.choice([0, 0, 0, step, -step, step / 2, -step / 2, step / 10])
+    shape = rng.random()
+    if shape < 0.1:
+        return number(f"{moved:e}")
+    return number(f"{moved:f}" + ("0" if shape < 0.2 and "." in f"{moved:f}" else ""))
+
+
+def near_date(rng: random.Random, kind: Kind, value: int) -> Node:
+    day = (EPOCH + datetime.timedelta(days=value)).date() if -719_162 <= value <= 2_932_896 else EPOCH.date()
+    return literal("date", f"DATE '{day.isoformat()}'", (day - EPOCH.date()).days)
+
+
+def clock(nanoseconds: int, digits: int) -> str:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    fraction = f".{rest:09d}"[: digits + 1] if digits else ""
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
+
+
+DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def near_time(rng: random.Random, kind: Kind, value: int) -> Node:
+    return literal("time", f"TIME '{clock(value, DIGITS[kind.arrow.unit])}'", value)
+
+
+def near_timestamp(rng: random.Random, kind: Kind, value: int) -> Node:
+    unit = kind.arrow.unit
+    value = min(max(value, FIRST_NS), LAST_NS) // NANOSECONDS[unit] * NANOSECONDS[unit]
+    days, rest = divmod(value, 86_400 * 10**9)
+    day = EPOCH + datetime.timedelta(days=days)
+    moment = f"{day.year:04d}-{day.month:02d}-{day.day:02d} {clock(rest, DIGITS[unit])}"
+    if kind.family == "zoned":
+        return literal("zoned", f"TIMESTAMPTZ '{moment}+00:00'", value)
+    return literal("naive", f"TIMESTAMP '{moment}'", value, f"TIMESTAMP_NS '{moment}'" if unit == "ns" else "")
