@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from forebay.batch_dict import BatchDict
     from forebay.train_options import TrainOptions
+
+LOG = logging.getLogger("forebay")
 
 
 def open(
@@ -98,6 +101,13 @@ def open(
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
+    if different := server.other_credentials(str(request["url"])):
+        LOG.warning(
+            "the server of this host was started with other values of %s, and reads %s with its own; `python -m forebay stop` stops it, and "
+            "the next forebay.open starts it with those of its process",
+            ", ".join(different),
+            request["url"],
+        )
     return Dataset(client, cluster.open(), str(request["url"]), keys)
 
 

@@ -35,6 +35,12 @@ RESTART_DELAY_S = 1.0
 DIRECTORY_IN_USE = "is used by another server"
 # Time between two attempts to start a server while the last one stops.
 RETRY_S = 0.1
+# Beginnings of the names of the variables that configure object stores, by scheme.
+CREDENTIALS = {
+    **dict.fromkeys(("s3", "s3a"), ("AWS_",)),
+    "gs": ("GOOGLE_",),
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), ("AZURE_",)),
+}
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
 # Lines of the log that are part of an exception.
@@ -137,6 +143,22 @@ class LocalServer:
                 return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             # LOCAL_PEERPID of SOL_LOCAL on macOS.
             return connection.getsockopt(0, 2)
+
+    def other_credentials(self, url: str) -> list[str]:
+        """Returns the names of the environment variables for the store of `url` that differ between this process and the server.
+
+        The server reads the store with its own. Empty for other URLs, and where the environment of a process cannot be read.
+        """
+        prefixes = CREDENTIALS.get(url.partition("://")[0])
+        if prefixes is None:
+            return []
+        try:
+            entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return []
+        theirs = dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if entry)
+        names = sorted({*theirs, *os.environ})
+        return [name for name in names if name.startswith(prefixes) and theirs.get(name) != os.environ.get(name)]
 
     def _start_unless_running(self, settings: Mapping[str, Any] | None) -> None:
         if self.is_running():

@@ -10,6 +10,7 @@ import operator
 import os
 import threading
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, Generator, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay, ranks
@@ -24,6 +25,7 @@ from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError, RequestError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
+from forebay.loading import shown_while_loading
 from forebay.mapped import MappedDataset
 from forebay.source import WAS_RELOADED, Received, Source
 
@@ -467,12 +469,14 @@ class TrainingDataset(Generic[Item]):
         self._loops += 1
         was_left = False
         loop, items, bar = self._loops, source(last), None
-        end = steps if most is None else min(steps, self._step + most)
+        end, is_first = steps if most is None else min(steps, self._step + most), True
         try:
             bar = self._bar(steps)
             while self._step < end:
                 epoch, step = self._epoch, self._step
-                item = items.next()
+                with self._loading_shown(bar) if is_first else nullcontext():
+                    item = items.next()
+                is_first = False
                 self._step = step + 1
                 if bar is not None:
                     bar.update()
@@ -585,6 +589,15 @@ class TrainingDataset(Generic[Item]):
         key = f"{name}/{place.group}{self._number}/{self._agreed_times}"
         timeout = float(self._cluster.options.get("retry_deadline", 300))
         return agree(store, key, place.member, place.members, plan, (self._epoch, self._step), timeout)
+
+    def _loading_shown(self, bar: Any) -> AbstractContextManager[None]:
+        """Returns a context in which the progress of the first window is shown."""
+
+        def read() -> dict[str, Any] | None:
+            loading = getattr(self._stream, "loading", None)
+            return None if loading is None else loading()
+
+        return shown_while_loading(self._request["dataset"], read, bar)
 
     def _bar(self, steps: int) -> Any:
         if not self._progress:

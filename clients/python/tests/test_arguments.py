@@ -58,6 +58,17 @@ def test_numbers_of_numpy_no_seed_and_a_single_column_are_accepted(client: foreb
     assert list(next(iter(client.train("rows", batch_size=2, columns="label"))).keys()) == ["label"]
 
 
+@pytest.mark.parametrize("tensor", [["text"], ["n", "text"], {"columns": ["n", "text"], "dtype": "float32"}])
+def test_text_in_a_tensor_is_an_error_that_says_what_to_do(client: forebay.Client, tensor: Any) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"which a tensor cannot hold; leave it out, or select .*hash_bucket\("):
+        len(client.train("rows", batch_size=1, tensors={"x": tensor}))
+
+
+def test_text_in_double_quotes_is_an_error_that_names_single_quotes(client: forebay.Client) -> None:
+    with pytest.raises(forebay.errors.RequestError, match="no column 'zzz'.*text is written in single quotes"):
+        len(client.train("rows", batch_size=1, filter='text = "zzz"'))
+
+
 def test_loops_over_epochs_and_steps_have_a_length(client: forebay.Client) -> None:
     ds = client.train("rows", batch_size=4)
     loop = ds.epochs(2)

@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::host::Peer;
 use crate::Error;
 
 /// Converts the scheme of a Flight URL to the scheme that the transport expects.
@@ -18,26 +17,6 @@ pub(super) fn http_url(url: &str) -> String {
         }
     }
     url.to_owned()
-}
-
-/// Returns the URL of a server that a client was created with. `HOST:PORT` without a scheme becomes `grpc://HOST:PORT`, as gRPC
-/// libraries write addresses.
-///
-/// # Errors
-/// [`Error::Request`] if it is not the URL of a server.
-pub(super) fn with_scheme(url: &str) -> Result<String, Error> {
-    let has_scheme = url.contains("://") || url.starts_with("unix:");
-    let full = if has_scheme { url.to_owned() } else { format!("grpc://{url}") };
-    let invalid =
-        |expected: &str| Error::Request(format!("url: '{}' is invalid, {expected}", url.escape_debug()));
-    Peer::parse(&full).map_err(invalid)?;
-    // A path without a scheme is not the name of a host, and neither is a name without a port.
-    let has_port =
-        || full.parse::<http::Uri>().is_ok_and(|parsed| parsed.port_u16().is_some() && parsed.path() == "/");
-    if !has_scheme && !has_port() {
-        return Err(invalid("expected HOST:PORT, grpc://HOST:PORT, grpc+tls://HOST:PORT or unix:/PATH"));
-    }
-    Ok(full)
 }
 
 /// Returns the addresses of the host of `url`, in the order of the resolver. Returns none if `url` has no host, like a Unix
@@ -82,32 +61,6 @@ mod tests {
             ("https://a", "https://a"),
         ] {
             assert_eq!(http_url(url), expected);
-        }
-    }
-
-    #[test]
-    fn an_address_without_a_scheme_is_that_of_a_grpc_server_and_other_urls_are_rejected() {
-        for (url, expected) in [
-            ("127.0.0.1:8815", "grpc://127.0.0.1:8815"),
-            ("[::1]:8815", "grpc://[::1]:8815"),
-            ("forebay.ml.svc:8815", "grpc://forebay.ml.svc:8815"),
-            ("grpc+tls://a:1", "grpc+tls://a:1"),
-            ("unix:/run/a", "unix:/run/a"),
-        ] {
-            assert_eq!(with_scheme(url).unwrap(), expected);
-        }
-        for url in [
-            "",
-            "forebay",
-            "/run/forebay.sock",
-            "a:1/path",
-            "s3://bucket/a",
-            "a:99999",
-            "grpc://",
-            "gprc://a:1",
-        ] {
-            let error = with_scheme(url).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("url: '{url}' is invalid, expected ")), "{error}");
         }
     }
 

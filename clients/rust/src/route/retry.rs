@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::{
+    notices::{Notices, Progress},
     servers::Servers,
-    waiting::{Notices, Progress},
 };
 use crate::Error;
 

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    address::with_scheme,
     dial::dial,
     failback::Failback,
+    host::with_scheme,
     transport::Transport,
     trust::Trust,
     waiting::{self, Waiting, WaitingHook},

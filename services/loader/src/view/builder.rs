@@ -114,7 +114,14 @@ pub(super) fn expression_error(field: &str, error: forebay_sql::Error, schema: &
     match error {
         forebay_sql::Error::UnknownColumn(name) => {
             let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-            Error::invalid(field, unknown_column(&name, &known))
+            let mut reason = unknown_column(&name, &known);
+            if similar_names(&name, known.iter().copied()).is_empty() {
+                // Many databases accept text in double quotes.
+                reason.push_str(
+                    "; text is written in single quotes, a name in double quotes is that of a column",
+                );
+            }
+            Error::invalid(field, reason)
         }
         other => Error::invalid(field, other.to_string()),
     }

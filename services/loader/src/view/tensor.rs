@@ -46,8 +46,16 @@ pub(crate) fn dtype(field: &str, requested: &str, columns: &[&DataType]) -> Resu
     }
     let first = columns.first().copied().unwrap_or(&DataType::Null);
     if let Some(other) = columns.iter().find(|other| **other != first) {
+        if is_text(first) || is_text(other) {
+            let reason =
+                format!("the columns are of types {first} and {other}; one of them is text, {TEXT_REMEDY}");
+            return Err(Error::invalid(field, reason));
+        }
         let reason = format!("the columns are of types {first} and {other}; set dtype to one of {}", known());
         return Err(Error::invalid(field, reason));
+    }
+    if is_text(first) {
+        return Err(Error::invalid(field, format!("the columns are text, {TEXT_REMEDY}")));
     }
     if !DTYPES.iter().any(|(_, data_type)| data_type == first) {
         let reason = format!("the columns are of type {first}; set dtype to one of {}", known());
@@ -66,7 +74,19 @@ pub(crate) fn check_convertible(
     if from == &DataType::Boolean || from.is_numeric() {
         return Ok(());
     }
-    Err(Error::invalid(field, format!("column '{column}' of type {from} cannot be converted to {dtype}")))
+    let remedy = if is_text(from) { format!(", because it is text, {TEXT_REMEDY}") } else { String::new() };
+    let reason = format!("column '{column}' of type {from} cannot be converted to {dtype}{remedy}");
+    Err(Error::invalid(field, reason))
+}
+
+/// What a user can do about text, which a tensor cannot hold.
+const TEXT_REMEDY: &str = "which a tensor cannot hold; leave it out, or select numbers such as hash_bucket(COLUMN, 100000) AS bucket";
+
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => is_text(values),
+        other => other.is_string(),
+    }
 }
 
 /// Returns an error if `fill` is not representable in `dtype`.

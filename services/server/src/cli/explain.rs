@@ -93,6 +93,12 @@ impl Explain {
         runtime(settings.io_threads, settings.blocking_threads, &settings.storage)?.block_on(async {
             let source = match &self.server {
                 Some(url) => {
+                    let is_http = url.starts_with("http://") || url.starts_with("https://");
+                    anyhow::ensure!(
+                        is_http,
+                        "--server: '{url}' is not the URL of the dashboard, expected http://HOST:PORT or https://HOST:PORT, by default \
+                         with port 8816; port 8815 is that of gRPC"
+                    );
                     Source::Remote(Remote::new(url, self.token_file.as_deref(), self.ca.as_deref())?)
                 }
                 None => Source::Local(Box::new(Local::new(settings)?)),

@@ -1,0 +1,91 @@
+"""The commands for the server that `forebay.open` starts, and what its users are told about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from server import until
+from test_map import is_running
+from test_open import TIMEOUT_S, Host, host  # noqa: F401
+
+pytestmark = pytest.mark.once
+
+OPENED = """
+ds = forebay.open(sys.argv[1])
+print(len(ds), ds.num_rows, flush=True)
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    pq.write_table(pa.table({"n": range(10)}), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def command(host: Host, *words: str) -> subprocess.CompletedProcess:  # noqa: F811
+    arguments = [sys.executable, "-m", "forebay", *words]
+    return subprocess.run(arguments, capture_output=True, text=True, env=host.environment, timeout=TIMEOUT_S)
+
+
+def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows: Path) -> None:  # noqa: F811
+    for words in (["status"], ["stop"], ["dashboard"]):
+        done = command(host, *words)
+        assert done.returncode == 1 and done.stderr.startswith("forebay: no server of forebay.open runs for this user"), words
+    process = host.start(OPENED, rows)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert out.split() == ["10", "10"]
+    assert re.search(r"started the server of this host, process \d+: its cache in /\S+ may use 1GiB; cache_disk", err), err
+    pid = host.pid()
+    shown = command(host, "status").stdout
+    assert f"process {pid}, version " in shown and re.search(r"dataset  rows-\w+: 10 rows, \S+rows.parquet", shown), shown
+    assert re.search(r"cache    disk: \d.* of 1.0 GiB", shown), shown
+    in_use = command(host, "cache", "--clear").stdout
+    assert "in use" in in_use and "removed" not in in_use
+    assert command(host, "stop").stdout == f"stopped process {pid}\n"
+    until(lambda: not is_running(pid))
+    folder = Path(command(host, "cache").stdout.split()[-1])
+    assert "removed" in command(host, "cache", "--clear").stdout and not folder.exists()
+    assert command(host, "cache").stdout == ""
+
+
+def test_the_dashboard_has_a_port_that_requires_its_token(host: Host, rows: Path) -> None:  # noqa: F811
+    host.run(OPENED, rows)
+    arguments = [sys.executable, "-m", "forebay", "dashboard"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=host.environment)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        origin = url.partition("/?")[0]
+        for wrong in (origin + "/", origin + "/api/v1/overview", origin + "/?token=wrong"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(wrong)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        with browser.open(url) as page:
+            assert page.url == origin + "/" and b"<html" in page.read().lower()
+        with browser.open(origin + "/api/v1/datasets") as answer:
+            assert b'"rows":10' in answer.read()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_other_credentials_than_those_of_the_server_are_named(host: Host, rows: Path) -> None:  # noqa: F811
+    program = """
+from forebay.local import local_server
+forebay.open(sys.argv[1])
+print(local_server().other_credentials("s3://bucket/x"), local_server().other_credentials("/x"))
+"""
+    mine = {"AWS_ACCESS_KEY_ID": "one", "AWS_PROFILE": "mine"}
+    assert host.run(program, rows, **mine) == "[] []"
+    assert host.run(program, rows, **{**mine, "AWS_ACCESS_KEY_ID": "other", "GOOGLE_BUCKET": "x"}) == "['AWS_ACCESS_KEY_ID'] []"

@@ -1,0 +1,83 @@
+//! Notices about calls that take long, so that nobody waits without knowing for what.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{servers::Servers, waiting::Waiting};
+use crate::Error;
+
+/// Time after which a call is reported for the first time.
+const FIRST_NOTICE: Duration = Duration::from_secs(3);
+/// Time between two notices about a call.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The time of the next notice about one call.
+#[derive(Clone)]
+pub(crate) struct Notices {
+    servers: Servers,
+    subject: String,
+    next: Instant,
+}
+
+/// The progress of a call, for a notice.
+#[derive(Clone)]
+pub(crate) struct Progress {
+    pub(super) began: Instant,
+    pub(super) deadline: Instant,
+    pub(super) failed: u32,
+    pub(super) last: Option<Error>,
+}
+
+impl Notices {
+    /// Creates the notices about a call for `subject` that begins now.
+    pub(super) fn new(servers: &Servers, subject: String) -> Self {
+        Self { servers: servers.clone(), subject, next: Instant::now() + FIRST_NOTICE }
+    }
+
+    /// Starts the time before the first notice again.
+    pub(super) fn restart(&mut self) {
+        self.next = Instant::now() + FIRST_NOTICE;
+    }
+
+    pub(super) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Gives a notice if one is due.
+    pub(super) fn remind(&mut self, progress: &Progress) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + NOTICE_INTERVAL;
+        let Progress { began, deadline, failed, last } = progress;
+        self.servers.notify(|urls| Waiting {
+            subject: self.subject.clone(),
+            urls: urls.to_vec(),
+            waited: now - *began,
+            remaining: deadline.saturating_duration_since(now),
+            failed: *failed,
+            last: last.clone(),
+        });
+    }
+
+    /// Runs `attempt` until the deadline of `progress`, and gives notices meanwhile. `None` if the deadline has expired.
+    pub(crate) async fn during<T>(
+        &mut self,
+        progress: &Progress,
+        attempt: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut attempt = std::pin::pin!(attempt);
+        loop {
+            let until = self.next.min(progress.deadline);
+            if let Ok(done) = tokio::time::timeout_at(until, attempt.as_mut()).await {
+                return Some(done);
+            }
+            if Instant::now() >= progress.deadline {
+                return None;
+            }
+            self.remind(progress);
+        }
+    }
+}
