@@ -21,6 +21,7 @@ use datafusion_expr::{
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 
+pub(crate) mod cast;
 pub(crate) mod floats;
 pub(crate) mod function;
 pub(crate) mod literals;

@@ -1,0 +1,98 @@
+//! Casts of decimals to the nearest floats, as parts of expressions.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use arrow_array::RecordBatch;
+use arrow_cast::CastOptions;
+use arrow_schema::{DataType, Schema};
+use datafusion_common::{Result, ScalarValue, exec_err};
+use datafusion_expr::ColumnarValue;
+use datafusion_physical_expr::{
+    PhysicalExpr,
+    expressions::{CastExpr, TryCastExpr},
+};
+
+use super::floats;
+
+/// Replaces a cast of decimals to floats, which would not always give the nearest float.
+pub(crate) fn nearest(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+    let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
+    let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));
+    let Some((value, to, safe)) = cast.or_else(try_cast) else { return Ok(part) };
+    if !floats::rounds(&value.data_type(schema)?, to) {
+        return Ok(part);
+    }
+    Ok(Arc::new(NearestFloats { value: Arc::clone(value), to: to.clone(), safe }))
+}
+
+/// A cast of decimals to the nearest floats. With `safe`, values that can't be converted become null.
+#[derive(Debug, Eq)]
+struct NearestFloats {
+    value: Arc<dyn PhysicalExpr>,
+    to: DataType,
+    safe: bool,
+}
+
+// A derived implementation moves out of the pointer: https://github.com/rust-lang/rust/issues/78808
+impl PartialEq for NearestFloats {
+    fn eq(&self, other: &Self) -> bool {
+        self.value.eq(&other.value) && self.to == other.to && self.safe == other.safe
+    }
+}
+
+impl Hash for NearestFloats {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.value.hash(state);
+        self.to.hash(state);
+        self.safe.hash(state);
+    }
+}
+
+impl fmt::Display for NearestFloats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} AS {})", if self.safe { "TRY_CAST" } else { "CAST" }, self.value, self.to)
+    }
+}
+
+impl PhysicalExpr for NearestFloats {
+    fn data_type(&self, _: &Schema) -> Result<DataType> {
+        Ok(self.to.clone())
+    }
+
+    fn nullable(&self, schema: &Schema) -> Result<bool> {
+        Ok(self.safe || self.value.nullable(schema)?)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        let options = CastOptions { safe: self.safe, ..CastOptions::default() };
+        Ok(match self.value.evaluate(batch)? {
+            ColumnarValue::Array(values) => ColumnarValue::Array(floats::cast(&values, &self.to, &options)?),
+            ColumnarValue::Scalar(value) => {
+                let value = floats::cast(&value.to_array()?, &self.to, &options)?;
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?)
+            }
+        })
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        vec![&self.value]
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        let Ok([value]) = <[_; 1]>::try_from(children) else {
+            return exec_err!("{self}: expected one part");
+        };
+        Ok(Arc::new(Self { value, to: self.to.clone(), safe: self.safe }))
+    }
+
+    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
