@@ -10,19 +10,19 @@ const FIRST_RECORDED: u64 = 4;
 /// Maximum length of an expression in an error, in characters.
 const MAX_QUOTED: usize = 200;
 
-/// Returns the version of the semantics that a resolved request contains: 0 if it has no expressions.
+/// Returns the version of the semantics that a resolved request contains: `None` if it has no expressions.
 ///
 /// # Errors
 /// [`Error::Invalid`] with an expression of the request, if the request was resolved with another version.
-pub(super) fn of(train: &v1::Train) -> Result<u64, Error> {
-    let Some((field, expression)) = first_expression(train) else { return Ok(0) };
+pub(super) fn of(train: &v1::Train) -> Result<Option<u64>, Error> {
+    let Some((field, expression)) = first_expression(train) else { return Ok(None) };
     let current = u64::from(SEMANTICS);
     let is_ticket = train.plan_version > 0 && train.lane.is_some();
     let version = match train.semantics {
-        0 if is_ticket => format!("a version before {FIRST_RECORDED}"),
-        0 => return Ok(current),
-        version if version == current => return Ok(current),
-        version => format!("version {version}"),
+        None if is_ticket => format!("a version before {FIRST_RECORDED}"),
+        None => return Ok(Some(current)),
+        Some(version) if version == current => return Ok(Some(current)),
+        Some(version) => format!("version {version}"),
     };
     let expression: String = expression.chars().take(MAX_QUOTED).collect();
     Err(Error::invalid(
@@ -58,14 +58,14 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn filtered(semantics: u64) -> v1::Train {
+    fn filtered(semantics: Option<u64>) -> v1::Train {
         v1::Train { filter: "price = 71.04".into(), plan_version: 1, semantics, ..v1::Train::default() }
     }
 
     #[test]
     fn requests_without_expressions_have_no_version() {
         let select = vec!["price".to_owned(), "\"my column\"".to_owned()];
-        assert_eq!(of(&v1::Train { select, ..v1::Train::default() }).unwrap(), 0);
+        assert_eq!(of(&v1::Train { select, ..v1::Train::default() }).unwrap(), None);
     }
 
     #[test]
@@ -73,17 +73,17 @@ mod tests {
         let computed = v1::Train { select: vec!["price + 1 AS p".into()], ..v1::Train::default() };
         let mixed = v1::Mixed { filter: "x > 1".into(), ..v1::Mixed::default() };
         let mixed = v1::Train { mix: vec![mixed], ..v1::Train::default() };
-        for train in [filtered(0), filtered(SEMANTICS.into()), computed, mixed] {
-            assert_eq!(of(&train).unwrap(), u64::from(SEMANTICS), "{train:?}");
+        for train in [filtered(None), filtered(Some(SEMANTICS.into())), computed, mixed] {
+            assert_eq!(of(&train).unwrap(), Some(SEMANTICS.into()), "{train:?}");
         }
     }
 
     #[test]
     fn tickets_and_checkpoints_of_another_version_are_refused_with_the_expression_and_both_versions() {
-        let before = v1::Train { lane: Some(0), ..filtered(0) };
+        let before = v1::Train { lane: Some(0), ..filtered(None) };
         for (train, version) in [
-            (filtered(u64::from(SEMANTICS) + 1), format!("version {}", SEMANTICS + 1)),
-            (filtered(3), "version 3".to_owned()),
+            (filtered(Some(u64::from(SEMANTICS) + 1)), format!("version {}", SEMANTICS + 1)),
+            (filtered(Some(3)), "version 3".to_owned()),
             (before, "a version before 4".to_owned()),
         ] {
             let error = of(&train).unwrap_err().to_string();

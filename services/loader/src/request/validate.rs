@@ -31,8 +31,8 @@ pub(crate) struct Dimensions {
     pub(crate) lanes: u64,
     pub(crate) epochs: u64,
     pub(crate) plan_version: u64,
-    /// Version of the semantics of expressions; 0 without expressions.
-    pub(crate) semantics: u64,
+    /// Version of the semantics of expressions; `None` without expressions.
+    pub(crate) semantics: Option<u64>,
 }
 
 impl Dimensions {

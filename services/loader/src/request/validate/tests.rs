@@ -44,7 +44,7 @@ fn numbers_of_a_request_outside_of_their_ranges_are_refused_with_the_range() {
 #[test]
 fn absent_numbers_are_one_and_the_current_plan_version() {
     let Dimensions { world_size, lanes, epochs, plan_version, semantics } = Dimensions::of(&train()).unwrap();
-    assert_eq!((world_size, lanes, epochs, plan_version, semantics), (1, 1, 1, PLAN_VERSION.into(), 0));
+    assert_eq!((world_size, lanes, epochs, plan_version, semantics), (1, 1, 1, PLAN_VERSION.into(), None));
     let versioned = |plan_version| v1::Train { plan_version, ..train() };
     assert!(Dimensions::of(&versioned(PLAN_VERSION.into())).is_ok());
     let error = refused(&versioned(u64::from(PLAN_VERSION) + 1));
