@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, TryLockError},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -12,6 +13,10 @@ use crate::Settings;
 
 /// Name of the file that a running server locks.
 const LOCK: &str = "lock";
+/// Maximum wait for the lock. A server that was killed holds it until the system has released its memory.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// Interval at which the lock is tried again.
+const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Names that any version of the server creates in the cache directory, and `lost+found`.
 const OWN_NAMES: [&str; 8] = [LOCK, "columns", "footers", "indexes", "state", "demo", "members.json", VOLUME];
 /// Folder that the file system creates at the root of a volume.
@@ -30,7 +35,7 @@ pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
     private::create_folder(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
     // An empty directory may be meant for other programs as well, such as the root of a volume.
     let was_used = OWN_NAMES.iter().any(|own| *own != VOLUME && cache_dir.join(own).exists());
-    let file = lock(cache_dir)?;
+    let file = lock(cache_dir, LOCK_WAIT)?;
     // Only the owner may change permissions; the owner of a mounted volume is often another user.
     if was_used && holds_own_names_only(cache_dir) {
         private::restrict_folder(cache_dir).ok();
@@ -49,11 +54,25 @@ fn holds_own_names_only(cache_dir: &Path) -> bool {
     entries.all(|entry| entry.is_ok_and(|entry| OWN_NAMES.iter().any(|own| entry.file_name() == *own)))
 }
 
-fn lock(cache_dir: &Path) -> anyhow::Result<File> {
+/// Locks the directory. Waits at most `max_wait` for another server to end.
+fn lock(cache_dir: &Path, max_wait: Duration) -> anyhow::Result<File> {
     let path = cache_dir.join(LOCK);
     let file = private::file_options().create(true).truncate(false).write(true).open(&path);
     let file = file.with_context(|| format!("can't open {}", path.display()))?;
-    match file.try_lock() {
+    let deadline = Instant::now() + max_wait;
+    let mut outcome = file.try_lock();
+    if matches!(outcome, Err(TryLockError::WouldBlock)) && !max_wait.is_zero() {
+        tracing::warn!(
+            folder = %cache_dir.display(),
+            max_wait = ?max_wait,
+            "the cache directory is used by another server, waiting for it to end"
+        );
+    }
+    while matches!(outcome, Err(TryLockError::WouldBlock)) && Instant::now() < deadline {
+        std::thread::sleep(LOCK_POLL);
+        outcome = file.try_lock();
+    }
+    match outcome {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             bail!(
@@ -136,8 +155,19 @@ mod tests {
     fn a_cache_directory_is_used_by_one_server_at_a_time() {
         let (_directory, settings) = fixture();
         let lock = take(&settings).unwrap();
-        assert!(take(&settings).unwrap_err().to_string().contains("is used by another server"));
+        let error = super::lock(&settings.cache_dir, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("is used by another server"), "{error}");
         drop(lock);
         take(&settings).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_is_ending_is_waited_for() {
+        let (_directory, settings) = fixture();
+        let before = take(&settings).unwrap();
+        let cache_dir = settings.cache_dir.clone();
+        let next = std::thread::spawn(move || super::lock(&cache_dir, Duration::from_secs(600)));
+        drop(before);
+        next.join().unwrap().unwrap();
     }
 }
