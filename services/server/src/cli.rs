@@ -186,6 +186,18 @@ struct Serve {
     print_config: bool,
 }
 
+/// Describes an error and its causes in one line. A cause that an earlier part already contains is left out.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
+        }
+    }
+    text
+}
+
 impl Cli {
     /// Runs the command to its end.
     ///

@@ -12,7 +12,7 @@ fn main() -> std::process::ExitCode {
     match forebay::cli::Cli::parse().run() {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay: {error:#}");
+            eprintln!("forebay: {}", forebay::cli::describe(&error));
             std::process::ExitCode::FAILURE
         }
     }

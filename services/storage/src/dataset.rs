@@ -3,6 +3,8 @@
 pub(crate) mod block;
 pub(crate) mod block_ids;
 pub(crate) mod column_sizes;
+pub(crate) mod file_columns;
+pub(crate) mod intervals;
 pub(crate) mod listing;
 pub(crate) mod manifest;
 pub(crate) mod merged_footers;

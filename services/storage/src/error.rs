@@ -1,8 +1,10 @@
 //! Errors, one variant per action that a caller can take.
 
-use std::{fmt, io, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use parquet::errors::ParquetError;
+
+use crate::store::failure::{Failure, describe};
 
 /// Cause of an [`Error`]. Shared, so that every waiter of a coalesced read receives the same failure.
 pub type Source = Arc<dyn std::error::Error + Send + Sync>;
@@ -158,15 +160,20 @@ impl Error {
         Self::Unsupported { location: location.into(), detail: detail.into() }
     }
 
-    /// Returns an [`Error::Unavailable`] with the error of the store, or an [`Error::PermissionDenied`] if the store
-    /// refuses access.
+    /// Converts an error of a store: [`Error::Unavailable`] if another attempt may succeed, and otherwise [`Error::PermissionDenied`],
+    /// [`Error::NotFound`] or [`Error::Unsupported`].
     pub(crate) fn unavailable(location: impl Into<String>, error: object_store::Error) -> Self {
-        let (location, is_denied) = (location.into(), is_denied(&error));
-        let source: Source = Arc::new(error);
-        if is_denied {
-            Self::PermissionDenied { location, source }
-        } else {
-            Self::Unavailable { location, source }
+        let (location, described) = (location.into(), describe(&error));
+        match Failure::of(&error) {
+            Failure::Denied => Self::PermissionDenied { location, source: Arc::new(described) },
+            Failure::Missing => Self::NotFound { location, detail: described.to_string() },
+            Failure::Unsupported => {
+                let detail = format!(
+                    "the store does not support the request, such as one of a byte range: {described}"
+                );
+                Self::Unsupported { location, detail }
+            }
+            Failure::Temporary => Self::Unavailable { location, source: Arc::new(described) },
         }
     }
 
@@ -206,33 +213,6 @@ impl Error {
         }
         self
     }
-}
-
-/// Returns true if a store refuses access. Another attempt would be refused as well.
-fn is_denied(error: &object_store::Error) -> bool {
-    match error {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => true,
-        // Errors of local files have no variant of their own. Errors of networks are not meant here.
-        object_store::Error::Generic { store: "local" | "LocalFileSystem", source } => {
-            let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**source);
-            while let Some(error) = cause {
-                if error.downcast_ref().is_some_and(is_denied_by_system) {
-                    return true;
-                }
-                cause = error.source();
-            }
-            false
-        }
-        // The type that holds the status of a failed listing is private to `object_store`, but its text is not.
-        error => {
-            let text = error.to_string();
-            ["401", "403"].iter().any(|code| text.contains(&format!("status code: {code} ")))
-        }
-    }
-}
-
-fn is_denied_by_system(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn place(row_group: &Option<usize>, column: &Option<String>) -> String {

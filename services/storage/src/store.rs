@@ -1,8 +1,11 @@
 //! Object stores: locations, requests with retries, and durable state.
 
+pub(crate) mod aws_profile;
 pub(crate) mod documents;
 pub(crate) mod envelope;
+pub(crate) mod failure;
 pub(crate) mod file_system;
+pub(crate) mod generations;
 pub(crate) mod http_client;
 pub(crate) mod limiter;
 pub(crate) mod local_file;

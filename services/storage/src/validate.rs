@@ -1,6 +1,7 @@
 //! Checks of untrusted Parquet metadata and pages, which run before a decoder allocates what they claim.
 
 pub(crate) mod block_size;
+pub(crate) mod decoder_errors;
 pub(crate) mod decompressed_size;
 pub(crate) mod delta_lengths;
 pub(crate) mod footer;

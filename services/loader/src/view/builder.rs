@@ -510,6 +510,10 @@ impl<'a> Builder<'a> {
             self.columns.push(Source::Computed(Arc::clone(filter)));
             self.input_schema.push(Arc::clone(filter.field()));
         }
+        let projection = Reads::of(&self.columns).to_vec();
+        for column in &projection {
+            self.snapshot.check_supported(*column, "the request")?;
+        }
         let inputs: Vec<u128> = self.columns.iter().map(|source| source.identity(self.snapshot)).collect();
         // NaNs with different bits have the same debug representation, so the bits are hashed, too.
         let fills: Vec<u64> =
@@ -519,7 +523,7 @@ impl<'a> Builder<'a> {
         Ok(View {
             outputs: self.outputs,
             schema: Arc::new(schema),
-            projection: Reads::of(&self.columns).to_vec(),
+            projection,
             columns: self.columns,
             input_schema: Arc::new(Schema::new(self.input_schema)),
             filter,

@@ -229,14 +229,24 @@ impl Datasets {
                 let (id, opened) = (snapshot.id().to_owned(), described(&snapshot));
                 let is_current = |current: &Reader| current.snapshot().id() == id;
                 let reader = match current.clone().filter(is_current) {
-                    Some(current) => current,
-                    None => self.reader(dataset, snapshot).await,
+                    // A local file may have been replaced by one of the same size and modification time.
+                    Some(current) if current.reads_current_files().await => current,
+                    _ => self.reader(dataset, snapshot).await,
                 };
                 // From here on nothing waits, so that a cancelled call changes all or nothing.
                 *taken = Some(looked);
                 dataset.note_seen(&id, looked);
                 let note = match current {
-                    Some(current) if is_current(&current) => return Ok((current, false)),
+                    Some(current) if is_current(&current) => {
+                        let is_replaced = !current.shares_pins_with(&reader);
+                        if is_replaced {
+                            dataset.phase.send_replace(Phase::Open(reader.clone()));
+                            let note = format!("{opened}, with files that were replaced");
+                            let note = Event::new(Kind::DatasetChanged, &note);
+                            self.shared.events.note(note.dataset(name));
+                        }
+                        return Ok((reader, is_replaced));
+                    }
                     Some(current) => {
                         let before = described(current.snapshot());
                         self.keep_pinned(name, current);

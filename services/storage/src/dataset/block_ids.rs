@@ -1,10 +1,11 @@
-//! Block ids that are stable across snapshots, servers and restarts.
+//! Block ids that are stable across snapshots and restarts, and for remote files across servers.
 
 use std::collections::HashMap;
 
-use crate::{Location, Snapshot, cache_key};
+use crate::{Location, Snapshot, cache_key, store::generations::Generations};
 
-/// Ids of the blocks of a snapshot. An id is a hash of the file's URL, its version and the row group indices.
+/// Ids of the blocks of a snapshot. An id is a hash of the file's URL, its version, the row group indices and, for a
+/// local file, its generation.
 #[derive(Debug)]
 pub struct BlockIds {
     ids: Vec<u128>,
@@ -12,7 +13,7 @@ pub struct BlockIds {
 }
 
 impl BlockIds {
-    pub(crate) fn new(snapshot: &Snapshot, location: &Location) -> Self {
+    pub(crate) fn new(snapshot: &Snapshot, location: &Location, generations: &Generations) -> Self {
         let ids: Vec<u128> = snapshot
             .blocks()
             .iter()
@@ -24,6 +25,9 @@ impl BlockIds {
                 file.version.append_to(&url, &mut bytes);
                 bytes.extend(block.row_groups.start.to_le_bytes());
                 bytes.extend(block.row_groups.end.to_le_bytes());
+                if let Some(generation) = generations.of(block.file) {
+                    generation.append_to(&mut bytes);
+                }
                 cache_key(&bytes)
             })
             .collect();
@@ -71,10 +75,17 @@ mod tests {
             file("year=2024/part-1.parquet", 1024, None, &[5]),
         ];
         let schema = Arc::new(Schema::empty());
-        let parts = Parts { folder: true, schema, partition_columns: 0, nulls: Vec::new(), files };
+        let parts = Parts {
+            folder: true,
+            schema,
+            partition_columns: 0,
+            nulls: Vec::new(),
+            files,
+            max_joined_bytes: None,
+        };
         let snapshot = Snapshot::new(parts).unwrap();
         let location = Location::with_store("s3://bucket/flights", Arc::new(InMemory::new()), "flights");
-        let ids = BlockIds::new(&snapshot, &location);
+        let ids = BlockIds::new(&snapshot, &location, &Generations::default());
         // Columns on disk are found by these ids. Small row groups of a file form one block.
         let found: Vec<String> = ids.ids.iter().map(|id| format!("{id:032x}")).collect();
         assert_eq!(

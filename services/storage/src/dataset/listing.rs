@@ -197,6 +197,7 @@ async fn walk(location: &Location, config: &Config, progress: &Progress) -> Resu
         // `is_data` skips the log files of table formats, so they are checked first.
         tables::check_file(location, path)?;
         if !is_data(path) {
+            check_partitions(location, path)?;
             continue;
         }
         if files.len() == config.max_files {
@@ -228,6 +229,26 @@ fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> Option<&'a str> {
 
 fn is_data(path: &str) -> bool {
     path.ends_with(EXTENSION) && !path.split('/').any(|name| name.starts_with(['_', '.']))
+}
+
+/// Checks that a file that is no data is not skipped because of the folder of a partition column. Other readers disagree about such a
+/// folder: some skip its rows, and some read them.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the name of the folder.
+fn check_partitions(location: &Location, path: &str) -> Result<(), Error> {
+    let Some((folders, name)) = path.rsplit_once('/') else { return Ok(()) };
+    let is_skipped = |name: &str| name.starts_with(['_', '.']);
+    let folder = folders.split('/').find(|folder| is_skipped(folder));
+    let Some(folder) = folder.filter(|folder| folder.contains('=')) else { return Ok(()) };
+    if is_skipped(name) || !name.ends_with(EXTENSION) {
+        return Ok(());
+    }
+    let detail = format!(
+        "{path} is below the folder {folder}, which is a partition column by its '=' and would be skipped by its first \
+         character; rename the folder, or move it out of the dataset"
+    );
+    Err(Error::unsupported(location.url(), detail))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::{fmt::Display, ops::Range, sync::Arc};
 
-use arrow_schema::Field;
+use arrow_schema::{DataType, Field};
 
 use crate::{
     Error, RowGroup, Snapshot,
     dataset::{
         column_sizes::{chunk_bytes, leaf_types},
-        schema::{column_position, merge},
+        schema::{column_position, merge_hinted},
     },
     store::target::Target,
     validate::footer::Footer,
@@ -20,6 +20,8 @@ pub(crate) struct MergedFooters {
     first: String,
     /// Merged file columns.
     pub(crate) fields: Vec<Field>,
+    /// Types that the Parquet schema of the first file declares for `fields`; `None` if its footer was not read.
+    declared: Option<Vec<DataType>>,
     /// Number of nulls in each column; `None` if a footer does not record it.
     pub(crate) nulls: Vec<Option<u64>>,
 }
@@ -37,7 +39,9 @@ impl MergedFooters {
             let detail = format!("column {} is both a file column and a partition column", both.name());
             return Err(Error::unsupported(&target.url, detail));
         }
-        Ok(Self { first: target.url.clone(), nulls: vec![Some(0); fields.len()], fields })
+        let declared = footer.columns().iter().map(|column| column.declared.clone()).collect();
+        let nulls = vec![Some(0); fields.len()];
+        Ok(Self { first: target.url.clone(), fields, declared: Some(declared), nulls })
     }
 
     /// Begins with the merged footers of all files of `snapshot`, which begins with the file at `first`.
@@ -45,7 +49,7 @@ impl MergedFooters {
         let parts = snapshot.parts();
         let columns = &parts.schema.fields()[..parts.nulls.len()];
         let fields = columns.iter().map(|field| (**field).clone()).collect();
-        Self { first: first.url.clone(), fields, nulls: parts.nulls.clone() }
+        Self { first: first.url.clone(), fields, declared: None, nulls: parts.nulls.clone() }
     }
 
     /// Merges the schema of another file.
@@ -59,8 +63,11 @@ impl MergedFooters {
                 Error::mismatch(&self.first, &target.url, merged.name(), merged.data_type(), found)
             };
             let root = column_position(schema, position, merged.name());
-            let field = schema.field(root.ok_or_else(|| mismatch(&"absent"))?);
-            *merged = merge(merged, field).ok_or_else(|| mismatch(field.data_type()))?;
+            let root = root.ok_or_else(|| mismatch(&"absent"))?;
+            let field = schema.field(root);
+            let of_first = self.declared.as_ref().map(|declared| &declared[position]);
+            let declared = (of_first, &footer.columns()[root].declared);
+            *merged = merge_hinted(merged, field, declared).ok_or_else(|| mismatch(field.data_type()))?;
         }
         let known = |field: &Field| self.fields.iter().any(|merged| merged.name() == field.name());
         if schema.fields().len() > self.fields.len()
@@ -106,8 +113,8 @@ fn column_nulls(footer: &Footer, field: &Field, leaves: Range<usize>) -> Option<
     if !field.is_nullable() {
         return Some(0);
     }
-    // The null count of a leaf includes nulls of the nested levels.
-    if field.data_type().is_nested() {
+    // The null count of a leaf includes nulls of the nested levels. A column that is not supported can have any number of leaves.
+    if field.data_type().is_nested() || leaves.len() != 1 {
         return None;
     }
     let groups = footer.metadata().row_groups().iter().filter(|group| group.num_rows() > 0);

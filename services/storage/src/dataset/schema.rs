@@ -8,6 +8,8 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 
+use crate::dataset::intervals;
+
 /// Returns the delivered form of a type: dictionaries become their values and views become plain strings or binary
 /// values, at any depth.
 pub(crate) fn delivered_type(data_type: &DataType) -> DataType {
@@ -46,6 +48,89 @@ pub(crate) fn undeliverable(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
+/// Key of the metadata of a field that cannot be delivered. Its value is the reason.
+const UNSUPPORTED: &str = "forebay.unsupported";
+
+/// Returns the field of a column that cannot be delivered, because of `reason`. It has no values.
+pub(crate) fn unsupported(name: &str, reason: &str) -> Field {
+    let metadata = [(UNSUPPORTED.to_owned(), reason.to_owned())].into();
+    Field::new(name, DataType::Null, true).with_metadata(metadata)
+}
+
+/// Returns the reason why a column cannot be delivered; `None` if it can.
+pub(crate) fn unsupported_reason(field: &Field) -> Option<&str> {
+    let reason = field.metadata().get(UNSUPPORTED).filter(|_| *field.data_type() == DataType::Null);
+    reason.map(String::as_str)
+}
+
+/// Merges the fields of one column in two files like [`merge`]. Where only the hints of their writers differ, the type is the declared one.
+/// A column that cannot be delivered from one of the files cannot be delivered.
+///
+/// `declared` are the types that the Parquet schemas of both files declare; the first is `None` if it is not known.
+pub(crate) fn merge_hinted(
+    first: &Field,
+    second: &Field,
+    declared: (Option<&DataType>, &DataType),
+) -> Option<Field> {
+    if let Some(unsupported) = [first, second].into_iter().find(|field| unsupported_reason(field).is_some()) {
+        return Some(unsupported.clone());
+    }
+    if let Some(merged) = merge(first, second) {
+        return Some(merged);
+    }
+    let common = merge_types(declared.0?, declared.1)?;
+    let data_type = without_differences(first.data_type(), second.data_type(), &common);
+    let nullable = first.is_nullable() || second.is_nullable();
+    Some(Field::new(first.name(), data_type, nullable).with_metadata(first.metadata().clone()))
+}
+
+/// Type of a column in two files whose declared type is `declared`: what both types have in common, and otherwise the declared type, at any
+/// depth.
+fn without_differences(first: &DataType, second: &DataType, declared: &DataType) -> DataType {
+    if let Some(same) = merge_types(first, second) {
+        return same;
+    }
+    let item = |first: &FieldRef, second: &FieldRef, declared: &FieldRef| {
+        let data_type = without_differences(first.data_type(), second.data_type(), declared.data_type());
+        let nullable = first.is_nullable() || second.is_nullable();
+        let field = Field::new(first.name(), data_type, nullable);
+        Arc::new(field.with_metadata(first.metadata().clone()))
+    };
+    match (list_item(first), list_item(second), declared) {
+        (Some(a), Some(b), DataType::List(of_declared)) => {
+            let item = item(a, b, of_declared);
+            return match (first, second) {
+                (DataType::LargeList(_), DataType::LargeList(_)) => DataType::LargeList(item),
+                (DataType::FixedSizeList(_, n), DataType::FixedSizeList(_, m)) if n == m => {
+                    DataType::FixedSizeList(item, *n)
+                }
+                _ => DataType::List(item),
+            };
+        }
+        _ => {}
+    }
+    match (first, second, declared) {
+        (DataType::Struct(a), DataType::Struct(b), DataType::Struct(c))
+            if a.len() == b.len() && b.len() == c.len() =>
+        {
+            let fields = a.iter().zip(b).zip(c);
+            DataType::Struct(fields.map(|((a, b), c)| item(a, b, c)).collect())
+        }
+        (DataType::Map(a, sorted), DataType::Map(b, _), DataType::Map(c, _)) => {
+            DataType::Map(item(a, b, c), *sorted)
+        }
+        _ => declared.clone(),
+    }
+}
+
+/// Item of a list of any kind.
+fn list_item(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => Some(item),
+        _ => None,
+    }
+}
+
 /// Merges the fields of one column in two files. The result equals `first`, but is nullable wherever either field is.
 /// Names of list items may differ. Returns `None` if the types differ.
 pub(crate) fn merge(first: &Field, second: &Field) -> Option<Field> {
@@ -79,51 +164,66 @@ fn merge_types(first: &DataType, second: &DataType) -> Option<DataType> {
     }
 }
 
-/// Casts an array to a type that [`merge`] derived from its own. Only names, metadata and nullability of nested fields
-/// change; no values are copied.
-pub(crate) fn relabel(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+/// Casts a decoded array to a type that [`merge_hinted`] derived from its own. Names, metadata and nullability of nested fields change,
+/// and intervals are converted from their stored form; `signed_intervals` is true if the writer stored them with a sign. Other values are
+/// not copied.
+///
+/// # Errors
+/// [`ArrowError::NotYetImplemented`] for an interval without an exact form, and other errors for other types.
+pub(crate) fn relabel(
+    array: &ArrayRef,
+    data_type: &DataType,
+    signed_intervals: bool,
+) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == data_type {
         return Ok(Arc::clone(array));
     }
-    Ok(match data_type {
-        DataType::List(item) => Arc::new(relabel_list(array.as_list::<i32>(), item)?),
-        DataType::LargeList(item) => Arc::new(relabel_list(array.as_list::<i64>(), item)?),
-        DataType::FixedSizeList(item, size) => {
-            let array = array.as_fixed_size_list();
-            let values = relabel(array.values(), item.data_type())?;
-            let nulls = array.nulls().cloned();
+    let relabel = |array: &ArrayRef, data_type: &DataType| relabel(array, data_type, signed_intervals);
+    Ok(match (data_type, array.data_type()) {
+        (DataType::List(item), DataType::List(_)) => {
+            let list = array.as_list::<i32>();
+            Arc::new(relabeled_list(list, item, relabel(list.values(), item.data_type())?)?)
+        }
+        (DataType::LargeList(item), DataType::LargeList(_)) => {
+            let list = array.as_list::<i64>();
+            Arc::new(relabeled_list(list, item, relabel(list.values(), item.data_type())?)?)
+        }
+        (DataType::FixedSizeList(item, size), DataType::FixedSizeList(..)) => {
+            let list = array.as_fixed_size_list();
+            let values = relabel(list.values(), item.data_type())?;
+            let nulls = list.nulls().cloned();
             Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *size, values, nulls)?)
         }
-        DataType::Map(entries, sorted) => {
-            let array = array.as_map();
-            let DataType::Struct(fields) = entries.data_type() else {
-                return Err(ArrowError::SchemaError(format!("expected a map of structs, found {entries}")));
-            };
-            let inner = relabel_struct(array.entries(), fields)?;
-            let (offsets, nulls) = (array.offsets().clone(), array.nulls().cloned());
+        (DataType::Map(entries, sorted), DataType::Map(..)) => {
+            let map = array.as_map();
+            let inner: ArrayRef = Arc::new(map.entries().clone());
+            let inner = relabel(&inner, entries.data_type())?.as_struct().clone();
+            let (offsets, nulls) = (map.offsets().clone(), map.nulls().cloned());
             Arc::new(MapArray::try_new(Arc::clone(entries), offsets, inner, nulls, *sorted)?)
         }
-        DataType::Struct(fields) => Arc::new(relabel_struct(array.as_struct(), fields)?),
-        other => {
-            let found = array.data_type();
-            return Err(ArrowError::SchemaError(format!("decoded {found}, expected {other}")));
+        (DataType::Struct(fields), DataType::Struct(_)) => {
+            let array = array.as_struct();
+            let columns = array.columns().iter().zip(fields);
+            let columns = columns.map(|(column, field)| relabel(column, field.data_type()));
+            let columns = columns.collect::<Result<Vec<_>, _>>()?;
+            let nulls = array.nulls().cloned();
+            Arc::new(StructArray::try_new_with_length(fields.clone(), columns, nulls, array.len())?)
+        }
+        (DataType::Interval(unit), DataType::FixedSizeBinary(_)) => {
+            intervals::convert(array.as_fixed_size_binary(), *unit, signed_intervals)?
+        }
+        (expected, found) => {
+            return Err(ArrowError::SchemaError(format!("decoded {found}, expected {expected}")));
         }
     })
 }
 
-fn relabel_list<O: OffsetSizeTrait>(
-    array: &GenericListArray<O>,
+fn relabeled_list<O: OffsetSizeTrait>(
+    list: &GenericListArray<O>,
     item: &FieldRef,
+    values: ArrayRef,
 ) -> Result<GenericListArray<O>, ArrowError> {
-    let values = relabel(array.values(), item.data_type())?;
-    GenericListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned())
-}
-
-fn relabel_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, ArrowError> {
-    let columns = array.columns().iter().zip(fields);
-    let columns = columns.map(|(column, field)| relabel(column, field.data_type()));
-    let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    StructArray::try_new_with_length(fields.clone(), columns, array.nulls().cloned(), array.len())
+    GenericListArray::try_new(Arc::clone(item), list.offsets().clone(), values, list.nulls().cloned())
 }
 
 /// Position of the column `name` in a schema. `likely` is checked first; it is the column's position in the first file.

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::{
     Block, Error, Location, PartitionValue, Version,
     dataset::{
-        block::{BLOCK_ROWS, join},
+        block::{BLOCK_BYTES, BLOCK_ROWS, JoinLimits, join},
         schema,
     },
 };
@@ -83,6 +83,27 @@ pub(crate) struct Parts {
     /// Number of nulls in each file column; `None` if a footer does not record it.
     pub(crate) nulls: Vec<Option<u64>>,
     pub(crate) files: Vec<File>,
+    /// Maximum decoded size of a block of several row groups, in bytes. `None` for snapshots to which it makes no difference, and for
+    /// those of earlier versions, whose blocks must stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_joined_bytes: Option<u64>,
+}
+
+impl RowGroup {
+    /// Number of rows, and an upper bound of the estimated sizes in bytes.
+    fn size(&self) -> (u32, u64) {
+        let decoded = self.columns.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        (self.rows, decoded.max(self.bytes))
+    }
+}
+
+/// Maximum decoded size of the blocks of new snapshots of these files; `None` if it makes no difference.
+pub(crate) fn max_joined_bytes(files: &[File]) -> Option<u64> {
+    let blocks = |file: &File, bytes: u64| {
+        join(file.row_groups.iter().map(RowGroup::size), JoinLimits { rows: BLOCK_ROWS, bytes })
+    };
+    let differs = |file: &File| blocks(file, BLOCK_BYTES) != blocks(file, u64::MAX);
+    files.iter().any(differs).then_some(BLOCK_BYTES)
 }
 
 impl Snapshot {
@@ -110,8 +131,8 @@ impl Snapshot {
             if file.row_groups.iter().any(|group| group.columns.len() != nulls.len()) {
                 return Err(format!("the column sizes of {} do not match the schema", file.path));
             }
-            let group_rows: Vec<u32> = file.row_groups.iter().map(|group| group.rows).collect();
-            for (row_groups, count) in join(&group_rows, BLOCK_ROWS) {
+            let limits = JoinLimits { rows: BLOCK_ROWS, bytes: parts.max_joined_bytes.unwrap_or(u64::MAX) };
+            for (row_groups, count) in join(file.row_groups.iter().map(RowGroup::size), limits) {
                 for (column, value) in (nulls.len()..).zip(&file.partitions) {
                     let bytes = value.bytes(schema.field(column).data_type(), count.into());
                     add(&mut decoded_bytes[column], bytes);
@@ -182,6 +203,18 @@ impl Snapshot {
     /// Size of the files in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.files().iter().fold(0, |sum, file| sum.saturating_add(file.size()))
+    }
+
+    /// Checks that a column of the schema can be delivered.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the name of the column and the reason. `location` is the URL of the dataset or file.
+    pub fn check_supported(&self, column: usize, location: &str) -> Result<(), Error> {
+        let field = self.schema().field(column);
+        let Some(reason) = schema::unsupported_reason(field) else { return Ok(()) };
+        let detail =
+            format!("column {}: {reason}; request other columns, or write it in another type", field.name());
+        Err(Error::unsupported(location, detail))
     }
 
     /// Number of nulls in a column of the schema; `None` if a footer does not record it.

@@ -14,9 +14,9 @@ use crate::{
         listing::{Listing, list, tables},
         merged_footers::MergedFooters,
         partitions::Partitions,
-        snapshot::{Parts, delivered_schema, locate, snapshot_id},
+        snapshot::{Parts, delivered_schema, locate, max_joined_bytes, snapshot_id},
     },
-    store::target::Target,
+    store::{generations::generation, target::Target},
 };
 
 /// Takes a snapshot of the current files of a dataset.
@@ -142,10 +142,13 @@ async fn read_footers(
         (Some(known), Some(previous)) => {
             let before = MergedFooters::of_snapshot(previous, &found.targets[0]);
             let columns = before.fields.clone();
-            let merged =
-                merge_footers(Some(before), &known, &found, location, state, config, &progress).await?;
-            // A column that became nullable, say, changes how the files before are described.
-            (merged.0.fields == columns).then_some(merged)
+            match merge_footers(Some(before), &known, &found, location, state, config, &progress).await {
+                // A column that became nullable, say, changes how the files before are described.
+                Ok(merged) => (merged.0.fields == columns).then_some(merged),
+                // Without the footers of the files before, the types that they declare are not known.
+                Err(Error::Mismatch { .. }) => None,
+                Err(error) => return Err(error),
+            }
         }
         _ => None,
     };
@@ -163,9 +166,11 @@ async fn read_footers(
         partitions,
         row_groups,
     });
+    let files: Vec<File> = files.collect();
     Ok(Parts {
         folder,
-        files: files.collect(),
+        max_joined_bytes: max_joined_bytes(&files),
+        files,
         partition_columns: found.partitions.fields.len(),
         schema: delivered_schema(merged.fields, found.partitions.fields),
         nulls: merged.nulls,
@@ -183,7 +188,8 @@ fn found_files(listing: &Listing, location: &Location) -> Result<Found, Error> {
     let partitions = Partitions::read(paths, |path| location.child_url(path))?;
     let targets = listing.files.iter().map(|file| {
         let (path, url) = locate(location, listing.folder, &file.path)?;
-        Ok(Target { path, url, version: file.version.clone() })
+        let generation = generation(location, &path);
+        Ok(Target { path, url, version: file.version.clone(), generation })
     });
     Ok(Found { partitions, targets: targets.collect::<Result<_, Error>>()? })
 }

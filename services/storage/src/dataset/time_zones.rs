@@ -6,20 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow_ipc::{convert::fb_to_schema, root_as_message};
-use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
-use base64::{Engine, prelude::BASE64_STANDARD};
-use parquet::file::metadata::FileMetaData;
-
-/// Returns the Arrow schema that the writer embedded; `None` if it is missing or malformed.
-pub(crate) fn embedded_schema(metadata: &FileMetaData) -> Option<Schema> {
-    let entries = metadata.key_value_metadata()?;
-    let value = entries.iter().find(|entry| entry.key == "ARROW:schema")?.value.as_ref()?;
-    let bytes = BASE64_STANDARD.decode(value).ok()?;
-    // An encapsulated message begins with a continuation marker and a length.
-    let message = bytes.strip_prefix(&[0xff; 4]).and_then(|rest| rest.get(4..)).unwrap_or(&bytes);
-    Some(fb_to_schema(root_as_message(message).ok()?.header_as_schema()?))
-}
+use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
 /// Returns `field` with the time zones of timestamps that are in seconds in `embedded`.
 pub(crate) fn with_zones(field: &FieldRef, embedded: &Field) -> FieldRef {

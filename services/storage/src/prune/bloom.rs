@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use arrow_array::{Array, ArrayRef, cast::AsArray, types::Int64Type};
 use arrow_cast::cast;
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 use parquet::{basic::Type as Physical, bloom_filter::Sbbf, file::metadata::ColumnChunkMetaData};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     prune::statistics::BlockMetadata,
     read::ranges::Sparse,
     store::target::Target,
-    validate::{footer::catch_panics, parquet_shapes::BLOOM_FILTER_HEADER, thrift::Walker},
+    validate::{decoder_errors::catch_panics, parquet_shapes::BLOOM_FILTER_HEADER, thrift::Walker},
 };
 
 /// Number of bytes read for a filter whose length is not recorded. A longer filter is ignored.
@@ -44,15 +44,15 @@ impl Reader {
         if self.snapshot().partition(file, column).is_some() {
             return Ok(all);
         }
-        let metadata = self.block_metadata(block).await?;
-        let name = self.snapshot().schema().field(column).name().clone();
-        let Some(ranges) = filter_ranges(&metadata, &name, values.data_type()) else { return Ok(all) };
+        let metadata = self.block_metadata(block, &[column]).await?;
+        let field = self.snapshot().schema().field(column).clone();
+        let Some(ranges) = filter_ranges(&metadata, &field, values.data_type()) else { return Ok(all) };
         let Some((found, room)) = self.read_small(&ranges, &metadata.target).await? else { return Ok(all) };
         blocking(move || {
             let _room = room;
             let mut contained = vec![false; values.len()];
             for ((chunk, range), bytes) in
-                metadata.chunks(&name).unwrap_or_default().into_iter().zip(ranges).zip(found)
+                metadata.chunks(field.name()).unwrap_or_default().into_iter().zip(ranges).zip(found)
             {
                 let filter =
                     Sparse { length: metadata.target.version.size, parts: vec![(range.start, bytes)] };
@@ -69,8 +69,7 @@ impl Reader {
 
 /// Byte range of the filter of each row group; `None` unless every row group has a filter that applies to values of
 /// this type.
-fn filter_ranges(metadata: &BlockMetadata, name: &str, values: &DataType) -> Option<Vec<Range<u64>>> {
-    let column_type = metadata.footer.schema().field_with_name(name).ok()?.data_type();
+fn filter_ranges(metadata: &BlockMetadata, field: &Field, values: &DataType) -> Option<Vec<Range<u64>>> {
     let physical = match values {
         DataType::Int8
         | DataType::Int16
@@ -94,7 +93,7 @@ fn filter_ranges(metadata: &BlockMetadata, name: &str, values: &DataType) -> Opt
         };
         (chunk.column_type() == physical && start < stop).then_some(start..stop)
     };
-    (column_type == values).then(|| metadata.chunks(name)?.into_iter().map(range).collect())?
+    (field.data_type() == values).then(|| metadata.chunks(field.name())?.into_iter().map(range).collect())?
 }
 
 /// Checks each value against one filter; `None` if the filter is invalid.

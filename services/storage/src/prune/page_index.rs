@@ -4,7 +4,8 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_schema::DataType;
+use arrow_array::{ArrayRef, new_null_array};
+use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use parquet::{
@@ -14,7 +15,6 @@ use parquet::{
         ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
         RowGroupMetaData,
     },
-    schema::types::{SchemaDescriptor, Type},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -23,7 +23,8 @@ use crate::{
     blocking::blocking,
     prune::statistics::BlockMetadata,
     validate::{
-        footer::{Footer, catch_panics},
+        decoder_errors::catch_panics,
+        footer::Footer,
         parquet_shapes::{COLUMN_INDEX, OFFSET_INDEX},
         thrift::{Shape, Walker},
     },
@@ -55,7 +56,7 @@ impl Reader {
     /// If the snapshot has no such block or column.
     pub async fn page_statistics(&self, block: usize, columns: &[usize]) -> Result<Vec<Statistics>, Error> {
         let file = self.snapshot().blocks()[block].file;
-        let metadata = self.block_metadata(block).await?;
+        let metadata = self.block_metadata(block, columns).await?;
         let each = columns.iter().map(|column| self.column_pages(file, *column, &metadata));
         try_join_all(each).await
     }
@@ -77,9 +78,8 @@ impl Reader {
         blocking(move || {
             let pages = groups.and_then(|(indexes, _room)| {
                 let indexes = indexes.into_iter().enumerate();
-                let groups: Option<Vec<_>> = indexes
-                    .map(|(group, index)| metadata.page_statistics(field.name(), group, &index))
-                    .collect();
+                let groups: Option<Vec<_>> =
+                    indexes.map(|(group, index)| metadata.page_statistics(&field, group, &index)).collect();
                 Statistics::concat(&groups?, field.data_type(), metadata.rows)
             });
             let pages = pages.filter(|pages| pages.ends.len() <= MAX_PAGES);
@@ -110,10 +110,11 @@ impl BlockMetadata {
     /// Statistics of the pages of one row group; `None` if the page index is invalid.
     fn page_statistics(
         &self,
-        name: &str,
+        field: &Field,
         group: usize,
         (values, offsets): &(Bytes, Bytes),
     ) -> Option<Statistics> {
+        let name = field.name();
         check(values, &COLUMN_INDEX)?;
         check(offsets, &OFFSET_INDEX)?;
         let root = self.footer.schema().index_of(name).ok()?;
@@ -133,10 +134,15 @@ impl BlockMetadata {
             if pages > MAX_PAGES {
                 return Err(ParquetError::General(format!("{pages} pages, expected at most {MAX_PAGES}")));
             }
-            let fields = self.footer.schema().project(&[root])?;
-            let converter = StatisticsConverter::try_new(name, &fields, &schema)?;
-            let min = converter.data_page_mins(index, locations, &[0])?;
-            let max = converter.data_page_maxes(index, locations, &[0])?;
+            let delivered = Schema::new(vec![field.clone()]);
+            let converter = StatisticsConverter::try_new(name, &delivered, &schema)?;
+            let (min, max) = if self.has_known_order(name) {
+                let min = converter.data_page_mins(index, locations, &[0])?;
+                (min, converter.data_page_maxes(index, locations, &[0])?)
+            } else {
+                let none = new_null_array(field.data_type(), pages);
+                (ArrayRef::clone(&none), none)
+            };
             let starts = locations[0][0].page_locations().iter().map(|page| page.first_row_index);
             let nulls = (0..min.len()).map(|page| index[0][0].null_count(page));
             Ok((min, max, starts.collect::<Vec<_>>(), nulls.collect::<Vec<_>>()))
@@ -167,9 +173,7 @@ fn single_column(
     offsets: usize,
 ) -> Result<ParquetMetaData, ParquetError> {
     let file = footer.metadata().file_metadata();
-    let column = Arc::clone(&file.schema_descr().root_schema().get_fields()[root]);
-    let schema = Type::group_type_builder("schema").with_fields(vec![column]).build()?;
-    let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+    let schema = Arc::new(footer.single_column(root)?);
     let chunk = group.column(footer.leaves(root).start).clone().into_builder();
     let chunk = chunk
         .set_column_index_offset(Some(0))

@@ -2,13 +2,15 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_array::{Array, ArrayRef, UInt64Array, new_empty_array};
-use arrow_schema::DataType;
+use arrow_array::{Array, ArrayRef, UInt64Array, new_empty_array, new_null_array};
+use arrow_schema::{DataType, Field, Schema};
 use arrow_select::concat::concat;
 use parquet::{
     arrow::arrow_reader::statistics::StatisticsConverter,
+    basic::{ColumnOrder, SortOrder, Type as Physical},
     errors::ParquetError,
     file::{metadata::ColumnChunkMetaData, statistics::Statistics as OfChunk},
+    schema::types::ColumnDescriptor,
 };
 
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
     blocking::blocking,
     dataset::column_sizes::null_bytes,
     store::target::Target,
-    validate::footer::{Footer, catch_panics},
+    validate::{decoder_errors::catch_panics, footer::Footer},
 };
 
 /// Statistics of one column of one block, per piece. A piece is the whole block (for a partition column), a row group
@@ -98,9 +100,20 @@ impl BlockMetadata {
         (leaves.len() == 1).then(|| groups.iter().map(|group| group.column(leaves.start)).collect())
     }
 
+    /// True if the bounds of a column are in the order of its values, so that they apply to comparisons.
+    pub(crate) fn has_known_order(&self, name: &str) -> bool {
+        let file = self.footer.metadata().file_metadata();
+        let leaf = self.footer.schema().index_of(name).map(|root| self.footer.leaves(root).start);
+        leaf.is_ok_and(|leaf| {
+            let column = file.schema_descr().column(leaf);
+            is_known_order(file.column_order(leaf), &column)
+        })
+    }
+
     /// Statistics of the row groups; `None` if they are missing or unreliable, or if one null per row group takes more
     /// than `max_bytes` bytes.
-    fn statistics(&self, name: &str, data_type: &DataType, max_bytes: u64) -> Option<Statistics> {
+    fn statistics(&self, field: &Field, max_bytes: u64) -> Option<Statistics> {
+        let (name, data_type) = (field.name(), field.data_type());
         if null_bytes(data_type).saturating_mul(self.groups.len() as u64) > max_bytes {
             return None;
         }
@@ -109,12 +122,21 @@ impl BlockMetadata {
         if !self.chunks(name)?.iter().all(|chunk| chunk.statistics().is_some_and(reliable)) {
             return None;
         }
+        let has_order = self.has_known_order(name);
         let groups = &self.footer.metadata().row_groups()[self.groups.clone()];
         let read = || -> Result<_, ParquetError> {
             let schema = self.footer.metadata().file_metadata().schema_descr();
-            let converter = StatisticsConverter::try_new(name, self.footer.schema(), schema)?
+            // The hint of another file may have led to another type.
+            let mut fields = self.footer.schema().fields().to_vec();
+            fields[self.footer.schema().index_of(name)?] = Arc::new(field.clone());
+            let delivered = Schema::new(fields);
+            let converter = StatisticsConverter::try_new(name, &delivered, schema)?
                 .with_missing_null_counts_as_zero(false);
             let nulls: UInt64Array = converter.row_group_null_counts(groups)?;
+            if !has_order {
+                let none = new_null_array(data_type, groups.len());
+                return Ok((ArrayRef::clone(&none), none, nulls));
+            }
             Ok((converter.row_group_mins(groups)?, converter.row_group_maxes(groups)?, nulls))
         };
         let (min, max, null_counts) = catch_panics(&self.target.url, read).ok()?;
@@ -124,6 +146,27 @@ impl BlockMetadata {
         });
         let read = Statistics { ends: ends.collect(), min, max, null_counts: null_counts.iter().collect() };
         Statistics::concat(&[read], data_type, self.rows)
+    }
+}
+
+/// True if bounds of a column are in the order of its values.
+///
+/// A file that declares the order that the type of the column defines has such bounds, unless the type defines none. A file that declares no
+/// order, as old writers do, has them for types that are compared as they are stored: signed numbers and booleans. An order that is not
+/// known, of a later version of the format, says nothing.
+fn is_known_order(declared: ColumnOrder, column: &ColumnDescriptor) -> bool {
+    let defined = ColumnOrder::sort_order_for_type(
+        column.logical_type_ref(),
+        column.converted_type(),
+        column.physical_type(),
+    );
+    match (declared, column.physical_type()) {
+        (ColumnOrder::TYPE_DEFINED_ORDER(_), _) => defined != SortOrder::UNDEFINED,
+        (ColumnOrder::UNDEFINED, Physical::BOOLEAN) => true,
+        (ColumnOrder::UNDEFINED, Physical::INT32 | Physical::INT64 | Physical::FLOAT | Physical::DOUBLE) => {
+            defined == SortOrder::SIGNED
+        }
+        (ColumnOrder::UNDEFINED | ColumnOrder::UNKNOWN, _) => false,
     }
 }
 
@@ -144,7 +187,8 @@ impl Reader {
                 .map(|column| self.row_group_statistics(file, *column, rows, None))
                 .collect());
         }
-        let (this, columns, metadata) = (self.clone(), columns.to_vec(), self.block_metadata(block).await?);
+        let metadata = self.block_metadata(block, columns).await?;
+        let (this, columns) = (self.clone(), columns.to_vec());
         let each = move || {
             columns
                 .iter()
@@ -154,10 +198,14 @@ impl Reader {
         blocking(move || Ok(each())).await
     }
 
-    /// Returns a block with the footer of its file.
-    pub(crate) async fn block_metadata(&self, block: usize) -> Result<BlockMetadata, Error> {
+    /// Returns a block with the footer of its file, with at least `columns`.
+    pub(crate) async fn block_metadata(
+        &self,
+        block: usize,
+        columns: &[usize],
+    ) -> Result<BlockMetadata, Error> {
         let Block { file, row_groups, rows, .. } = self.snapshot().blocks()[block].clone();
-        let (footer, target) = self.footer(file).await?;
+        let (footer, target) = self.footer(file, columns).await?;
         Ok(BlockMetadata { footer, target, groups: row_groups.start as usize..row_groups.end as usize, rows })
     }
 
@@ -175,9 +223,7 @@ impl Reader {
             return Statistics::from_partition(value, field.data_type(), rows);
         }
         metadata
-            .and_then(|metadata| {
-                metadata.statistics(field.name(), field.data_type(), self.config().max_block_bytes)
-            })
+            .and_then(|metadata| metadata.statistics(field, self.config().max_block_bytes))
             .unwrap_or_else(|| Statistics::unknown(field.data_type(), rows))
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 use parking_lot::Mutex;
 use parquet::{
     arrow::arrow_reader::RowGroups,
+    basic::Encoding,
     column::page::{Page, PageIterator, PageMetadata, PageReader},
     errors::ParquetError,
     file::{
@@ -61,6 +62,21 @@ impl Pages {
     }
 }
 
+/// Adds the width of the indices to a dictionary-encoded page without values, if its writer left it out. The decoder reads it even if all
+/// values are null.
+fn with_index_width(page: &mut Page, max_rep_level: i16, max_def_level: i16) {
+    if !matches!(page.encoding(), Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY) {
+        return;
+    }
+    let is_missing =
+        delta_lengths::split(page, max_rep_level, max_def_level).is_some_and(|(_, values)| values.is_empty());
+    if let Page::DataPage { buf, .. } | Page::DataPageV2 { buf, .. } = page
+        && is_missing
+    {
+        *buf = [&buf[..], &[0]].concat().into();
+    }
+}
+
 /// Compares the pages of a column chunk at offset `start` of the file to the checksums in their headers.
 fn check_checksums(chunk: &[u8], start: u64) -> Result<(), ParquetError> {
     let mut at = 0;
@@ -109,8 +125,9 @@ impl PageReader for Pages {
         if let Some(page) = self.next.take() {
             return Ok(Some(page));
         }
-        let page = self.inner.get_next_page()?;
-        if let Some(page) = &page {
+        let mut page = self.inner.get_next_page()?;
+        if let Some(page) = &mut page {
+            with_index_width(page, self.max_rep_level, self.max_def_level);
             delta_lengths::check_page(page, self.max_rep_level, self.max_def_level)
                 .map_err(ParquetError::General)?;
         }
@@ -143,11 +160,11 @@ impl Iterator for Pages {
     }
 }
 
-/// Row groups of a block, with the pages of the requested leaf columns.
+/// Row groups of a block, with the pages of the leaf columns of one top-level column.
 pub(crate) struct Chunks {
     footer: Arc<Footer>,
     groups: Range<usize>,
-    /// Pages of each row group by leaf column, until the decoder takes them.
+    /// Pages of each row group by leaf column of the top-level column, until the decoder takes them.
     pages: Mutex<HashMap<usize, Vec<Pages>>>,
 }
 
@@ -156,7 +173,7 @@ impl Chunks {
         Self { footer, groups, pages: Mutex::default() }
     }
 
-    /// Adds the pages of a leaf column, one element per row group in order.
+    /// Adds the pages of a leaf column, one element per row group in order. `leaf` is its position in the top-level column.
     pub(crate) fn insert(&mut self, leaf: usize, pages: Vec<Pages>) {
         self.pages.get_mut().insert(leaf, pages);
     }

@@ -2,21 +2,21 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
+use arrow_schema::{ArrowError, DataType, Field, Fields, SchemaRef};
 use parquet::{
     arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReader, parquet_to_arrow_field_levels},
-    basic::{ConvertedType, Type},
     errors::ParquetError,
 };
 
 use crate::{
     Config, Error, PartitionValue,
-    dataset::schema::relabel,
+    dataset::{intervals::decoded_type, schema::relabel},
     read::{chunks::Chunks, ranges::Sparse},
     validate::{
-        block_size::check_block,
-        footer::{Footer, catch_panics},
+        block_size::{RequestedRoot, check_block},
+        decoder_errors::catch_panics,
+        footer::Footer,
     },
 };
 
@@ -88,7 +88,8 @@ impl EncodedBlock {
 /// Iterator over the batches of one block, in order.
 ///
 /// Columns are in request order and have the snapshot's types. The iterator yields all rows of the block, or ends with
-/// an error. Malformed files result in [`Error::Corrupt`] or [`Error::Limit`], never in a panic.
+/// an error that names the column. Malformed files result in [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], never in a
+/// panic.
 #[derive(Debug)]
 pub struct Decoder {
     stage: Stage,
@@ -126,40 +127,33 @@ impl Iterator for Decoder {
 struct Running {
     url: String,
     schema: SchemaRef,
-    columns: Vec<Column>,
-    /// Positions of the decoded columns in the file, ascending.
-    roots: Vec<usize>,
-    /// For each of `roots`, true if the decoder does not check that its strings are UTF-8.
-    unchecked_strings: Vec<bool>,
-    reader: Option<Rows>,
+    columns: Vec<Values>,
+    /// Index of the first row group, and the last row of each as an offset in the block.
+    groups: (usize, Vec<usize>),
     batch_rows: usize,
-    rows_left: usize,
+    rows: usize,
+    rows_done: usize,
     bytes: u64,
     max_bytes: u64,
 }
 
-/// Parquet decoder with its position among the row groups.
-struct Rows {
+/// Source of the values of a requested column.
+#[derive(Debug)]
+enum Values {
+    File(Box<FileValues>),
+    Partition(PartitionValue),
+}
+
+/// Decoder of one column. Each column has its own, so that an error names its column.
+struct FileValues {
     reader: ParquetRecordBatchReader,
-    footer: Arc<Footer>,
-    groups: Range<usize>,
-    done: i64,
+    has_unchecked_strings: bool,
+    has_signed_intervals: bool,
 }
 
-impl std::fmt::Debug for Rows {
+impl std::fmt::Debug for FileValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rows").field("groups", &self.groups).field("done", &self.done).finish_non_exhaustive()
-    }
-}
-
-impl Rows {
-    /// Row group of the next row.
-    fn group(&self) -> Option<usize> {
-        let mut end = 0;
-        self.groups.clone().find(|group| {
-            end += self.footer.metadata().row_group(*group).num_rows();
-            self.done < end
-        })
+        f.debug_struct("FileValues").finish_non_exhaustive()
     }
 }
 
@@ -167,77 +161,65 @@ impl Running {
     fn start(block: EncodedBlock, batch_rows: usize) -> Result<Self, Error> {
         let EncodedBlock { encoded, config, max_batch_bytes } = block;
         let Encoded { url, rows, schema, columns, data } = encoded;
-        let root = |column: &Column| if let Column::Root(root) = column { Some(*root) } else { None };
-        let mut roots: Vec<usize> = columns.iter().filter_map(root).collect();
-        roots.sort_unstable();
-
-        let (mut reader, mut unchecked_strings) = (None, Vec::new());
-        if let Some((footer, groups, sparse)) = data {
-            let (chunks, rows) =
-                check_block(&url, &footer, &groups, &roots, sparse, (batch_rows, max_batch_bytes), &config)?;
-            unchecked_strings = roots.iter().map(|root| has_unchecked_strings(&footer, *root)).collect();
-            reader = Some(open(&url, footer, groups, &roots, &chunks, rows)?);
+        let (mut decoded, mut batch_rows, mut groups) = (Vec::new(), batch_rows, (0, Vec::new()));
+        if let Some((footer, range, sparse)) = data {
+            let fields = columns.iter().zip(schema.fields());
+            let roots: Vec<RequestedRoot<'_>> = fields
+                .filter_map(|(column, field)| match column {
+                    Column::Root(root) => Some(RequestedRoot { root: *root, field }),
+                    Column::Partition(_) => None,
+                })
+                .collect();
+            let limits = (batch_rows, max_batch_bytes);
+            let (chunks, rows) = check_block(&url, &footer, &range, &roots, sparse, limits, &config)?;
+            batch_rows = rows;
+            for (chunks, requested) in chunks.iter().zip(&roots) {
+                let opened = open(&url, &footer, requested, chunks, rows);
+                let place = |error: Error| error.at(Some(range.start), Some(requested.field.name()));
+                decoded.push(opened.map_err(place)?);
+            }
+            let of_group = footer.metadata().row_groups()[range.clone()].iter();
+            let ends = of_group.scan(0, |end, group| {
+                *end += usize::try_from(group.num_rows()).unwrap_or(0);
+                Some(*end)
+            });
+            groups = (range.start, ends.collect());
         }
-        Ok(Self {
-            url,
-            schema,
-            columns,
-            roots,
-            unchecked_strings,
-            reader,
-            batch_rows,
-            rows_left: rows as usize,
-            bytes: 0,
-            max_bytes: config.max_block_bytes,
-        })
+        let mut decoded = decoded.into_iter();
+        let values = |column| match column {
+            Column::Root(_) => Values::File(Box::new(decoded.next().expect("one per column of the file"))),
+            Column::Partition(value) => Values::Partition(value),
+        };
+        let columns = columns.into_iter().map(values).collect();
+        let (rows, max_bytes) = (rows as usize, config.max_block_bytes);
+        Ok(Self { url, schema, columns, groups, batch_rows, rows, rows_done: 0, bytes: 0, max_bytes })
     }
 
     fn step(&mut self) -> Result<Option<RecordBatch>, Error> {
-        let decoded = match &mut self.reader {
-            None if self.rows_left == 0 => return Ok(None),
-            None => None,
-            Some(rows) => {
-                let group = rows.group();
-                let next =
-                    catch_panics(&self.url, || rows.reader.next().transpose().map_err(ParquetError::from));
-                match next.map_err(|error| error.at(group, None))? {
-                    Some(batch) => Some(batch),
-                    None if self.rows_left == 0 => return Ok(None),
-                    None => return Err(self.wrong_row_count("fewer")),
-                }
-            }
-        };
-        let rows = decoded.as_ref().map_or(self.batch_rows.min(self.rows_left), RecordBatch::num_rows);
-        let Some(left) = self.rows_left.checked_sub(rows) else { return Err(self.wrong_row_count("more")) };
-        let batch = self.assemble(decoded.as_ref(), rows)?;
-        self.rows_left = left;
-        if let Some(reader) = &mut self.reader {
-            reader.done += rows as i64;
+        let expected = self.batch_rows.min(self.rows - self.rows_done);
+        let (group, mut columns) = (self.group(), Vec::with_capacity(self.columns.len()));
+        for (values, field) in self.columns.iter_mut().zip(self.schema.fields()) {
+            let column = match values {
+                Values::File(values) => values
+                    .next(&self.url, field, expected)
+                    .map_err(|error| error.at(group, Some(field.name())))?,
+                Values::Partition(value) => value.repeat(field.data_type(), expected),
+            };
+            columns.push(column);
         }
+        if expected == 0 {
+            return Ok(None);
+        }
+        let batch = self.assemble(columns, expected)?;
+        self.rows_done += expected;
         Ok(Some(batch))
     }
 
-    fn assemble(&mut self, decoded: Option<&RecordBatch>, rows: usize) -> Result<RecordBatch, Error> {
-        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
-        for (column, field) in self.columns.iter().zip(self.schema.fields()) {
-            let column = match (column, decoded) {
-                (Column::Root(root), Some(batch)) => {
-                    let position = self.roots.partition_point(|other| other < root);
-                    if self.unchecked_strings[position] {
-                        let valid = batch.column(position).to_data().validate_full();
-                        valid
-                            .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?;
-                    }
-                    relabel(batch.column(position), field.data_type())
-                        .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?
-                }
-                (Column::Partition(value), _) => value.repeat(field.data_type(), rows),
-                (Column::Root(_), None) => unreachable!("file columns require a reader"),
-            };
+    fn assemble(&mut self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, Error> {
+        for column in &columns {
             let bytes = column.to_data().get_slice_memory_size();
             let bytes = bytes.map_err(|error| self.corrupt(error.to_string()))?;
             self.bytes = self.bytes.saturating_add(bytes as u64);
-            columns.push(column);
         }
         if self.bytes > self.max_bytes {
             let what = "decoded size of one block's columns in bytes (max_block_bytes)";
@@ -248,56 +230,75 @@ impl Running {
             .map_err(|error| self.corrupt(error.to_string()))
     }
 
-    fn wrong_row_count(&self, comparison: &str) -> Error {
-        self.corrupt(format!("the pages hold {comparison} rows than the footer claims"))
+    /// Row group of the next row.
+    fn group(&self) -> Option<usize> {
+        let (first, ends) = &self.groups;
+        let index = ends.partition_point(|end| *end <= self.rows_done);
+        (!ends.is_empty()).then(|| first + index.min(ends.len() - 1))
     }
 
     fn corrupt(&self, detail: String) -> Error {
-        Error::corrupt(&self.url, detail).at(self.reader.as_ref().and_then(Rows::group), None)
+        Error::corrupt(&self.url, detail).at(self.group(), None)
     }
 }
 
-/// True if a top-level column contains strings whose Parquet type is not UTF8. The decoder checks only UTF8. Other types become
-/// strings if they are JSON, or if the Arrow schema in the footer says so.
-fn has_unchecked_strings(footer: &Footer, root: usize) -> bool {
-    let schema = footer.reader.parquet_schema();
-    let is_other = |leaf: &usize| {
-        let column = schema.column(*leaf);
-        schema.get_column_root_idx(*leaf) == root
-            && column.physical_type() == Type::BYTE_ARRAY
-            && column.converted_type() != ConvertedType::UTF8
-    };
-    (0..schema.num_columns()).any(|leaf| is_other(&leaf))
-        && has_strings(footer.schema().field(root).data_type())
+impl FileValues {
+    /// Decodes the next rows, of which `expected` must remain in the pages of the column.
+    fn next(&mut self, url: &str, field: &Field, expected: usize) -> Result<ArrayRef, Error> {
+        let batch =
+            catch_panics(url, || self.reader.next().transpose().map_err(decoder_error))?.map(|batch| {
+                let column = batch.columns().first().map(Arc::clone);
+                column.unwrap_or_else(|| new_empty_array(&DataType::Null))
+            });
+        let found = batch.as_ref().map_or(0, |column| column.len());
+        if found != expected {
+            let comparison = if found < expected { "fewer" } else { "more" };
+            let detail = format!("the pages hold {comparison} rows than the footer claims");
+            return Err(Error::corrupt(url, detail));
+        }
+        let Some(column) = batch else { return Ok(new_empty_array(field.data_type())) };
+        if self.has_unchecked_strings {
+            let valid = column.to_data().validate_full();
+            valid.map_err(|error| Error::corrupt(url, error.to_string()))?;
+        }
+        relabel(&column, field.data_type(), self.has_signed_intervals).map_err(|error| match error {
+            ArrowError::NotYetImplemented(detail) => Error::unsupported(url, detail),
+            other => Error::corrupt(url, other.to_string()),
+        })
+    }
 }
 
-fn has_strings(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        DataType::Dictionary(_, values) => has_strings(values),
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => has_strings(item.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_strings(field.data_type())),
-        _ => false,
+/// Converts an error of the reader. Errors of its source were converted to Arrow's, which contain them.
+fn decoder_error(error: ArrowError) -> ParquetError {
+    match error {
+        ArrowError::NotYetImplemented(detail) => ParquetError::NYI(detail),
+        ArrowError::ParquetError(text) => match text.strip_prefix("NYI: ") {
+            Some(detail) => ParquetError::NYI(detail.to_owned()),
+            None => ParquetError::General(text),
+        },
+        other => ParquetError::from(other),
     }
 }
 
 fn open(
     url: &str,
-    footer: Arc<Footer>,
-    groups: Range<usize>,
-    roots: &[usize],
+    footer: &Footer,
+    requested: &RequestedRoot<'_>,
     chunks: &Chunks,
     batch_rows: usize,
-) -> Result<Rows, Error> {
+) -> Result<FileValues, Error> {
+    let column = &footer.columns()[requested.root];
     let reader = catch_panics(url, || {
-        let schema = footer.reader.parquet_schema();
-        let projection = ProjectionMask::roots(schema, roots.iter().copied());
-        let levels = parquet_to_arrow_field_levels(schema, projection, Some(footer.schema().fields()))?;
+        let schema = footer.single_column(requested.root)?;
+        let field = Field::clone(requested.field);
+        let field = field.with_data_type(decoded_type(requested.field.data_type()));
+        let hint = Fields::from(vec![field]);
+        let levels = parquet_to_arrow_field_levels(&schema, ProjectionMask::all(), Some(&hint))?;
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, chunks, batch_rows, None)
-    });
-    let reader = reader.map_err(|error| error.at(Some(groups.start), None))?;
-    Ok(Rows { reader, footer, groups, done: 0 })
+    })?;
+    Ok(FileValues {
+        reader,
+        has_unchecked_strings: column.has_unchecked_strings,
+        has_signed_intervals: column.has_signed_intervals,
+    })
 }

@@ -1,4 +1,4 @@
-//! Footer cache: parsed footers in memory and their bytes on disk.
+//! Footer cache: parsed footers in memory and their bytes on disk. Of wide files, the memory holds only the columns that are read.
 //!
 //! Entries of either may be lost at any time. A missing footer is read from its file again.
 
@@ -18,13 +18,19 @@ use crate::{
     blocking::{blocking, task},
     cache_key,
     store::target::Target,
-    validate::footer::{Footer, parse_footer, read_footer},
+    validate::{
+        decoder_errors::catch_panics,
+        footer::{Footer, parse_footer, read_footer},
+    },
 };
 
 impl Target {
     fn key(&self) -> u128 {
         let mut bytes = Vec::new();
         self.version.append_to(&self.url, &mut bytes);
+        if let Some(generation) = self.generation {
+            generation.append_to(&mut bytes);
+        }
         cache_key(&bytes)
     }
 }
@@ -57,6 +63,42 @@ impl FooterCache {
         let key = target.key();
         let cell = self.memory.lock().touch(key);
         let footer = cell.get_or_try_init(|| self.load(key, location, target, config)).await?;
+        let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
+        drop(evicted);
+        Ok(Arc::clone(footer))
+    }
+
+    /// Returns a part of the footer of a wide file, with the columns `names` or more. Only this part is kept in memory, so that the footers
+    /// of many wide files do not displace each other. `names` are in the order of the snapshot.
+    pub(crate) async fn get_columns(
+        self: &Arc<Self>,
+        location: &Location,
+        target: &Target,
+        config: &Config,
+        names: &[&str],
+    ) -> Result<Arc<Footer>, Error> {
+        let whole = target.key();
+        if let Some(footer) = self.memory.lock().loaded(whole) {
+            return Ok(footer);
+        }
+        let mut bytes = whole.to_le_bytes().to_vec();
+        for name in names {
+            bytes.extend((name.len() as u64).to_le_bytes());
+            bytes.extend(name.as_bytes());
+        }
+        let key = cache_key(&bytes);
+        let cell = self.memory.lock().touch(key);
+        let load = || async {
+            let footer = self.load(whole, location, target, config).await?;
+            let (names, url) =
+                (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), target.url.clone());
+            blocking(move || {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                catch_panics(&url, || footer.project(&names)).map(Arc::new)
+            })
+            .await
+        };
+        let footer = cell.get_or_try_init(load).await?;
         let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
         drop(evicted);
         Ok(Arc::clone(footer))
@@ -153,6 +195,12 @@ struct Entry {
 }
 
 impl Memory {
+    /// Returns the loaded footer of a key, if there is one, and marks it as most recently used.
+    fn loaded(&mut self, key: u128) -> Option<Arc<Footer>> {
+        self.entries.get(&key)?.cell.get()?;
+        self.touch(key).get().map(Arc::clone)
+    }
+
     /// Returns the cell of a key, which is created if it is missing, and marks it as most recently used.
     fn touch(&mut self, key: u128) -> Cell {
         self.clock += 1;
@@ -200,7 +248,7 @@ mod tests {
             let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
             let (path, url) = (Path::from(path), format!("s3://bucket/{path}"));
             let files = FooterFiles::new(Some(PathBuf::new()), u64::MAX, Duration::from_secs(1));
-            files.path(Target { path, url, version }.key()).unwrap()
+            files.path(Target { path, url, version, generation: None }.key()).unwrap()
         };
         assert_eq!(
             name("flights/part-0.parquet", 4096, Some("\"33a64df5\"")),

@@ -19,13 +19,17 @@ use crate::{
         decoder::{Column, Encoded},
         ranges::{Sparse, coalesce, concat, split},
     },
-    store::{request, target::Target},
+    store::{generations::Generations, request, target::Target},
     validate::footer::Footer,
 };
 
 /// Maximum gap between ranges of a local file that are read at once, in bytes. Reading a longer gap from a local disk
 /// takes more time than another request.
 const MAX_LOCAL_GAP_BYTES: u64 = 64 << 10;
+
+/// Maximum number of column chunks of a footer that is kept in memory as a whole, about 1 MiB. Of larger ones, the columns that are read are
+/// kept.
+const MAX_WHOLE_CHUNKS: usize = 2048;
 
 /// Reads blocks of one snapshot. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,7 +38,15 @@ pub struct Reader {
     location: Location,
     state: State,
     config: Arc<Config>,
-    ids: Arc<OnceLock<Arc<BlockIds>>>,
+    pinned: Arc<OnceLock<Pinned>>,
+}
+
+/// Generations of the files of a reader, and the ids of its blocks, which depend on them.
+#[derive(Debug)]
+struct Pinned {
+    /// Generations of local files; empty for other locations.
+    generations: Generations,
+    ids: Arc<BlockIds>,
 }
 
 /// Columns of a block, of which the column chunks are to be fetched.
@@ -58,19 +70,38 @@ struct Chunks {
 impl Reader {
     /// Creates a reader of `snapshot`, whose files are at `location`.
     pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
-        Self { snapshot, location, state: state.clone(), config: Arc::new(config), ids: Arc::default() }
+        Self { snapshot, location, state: state.clone(), config: Arc::new(config), pinned: Arc::default() }
     }
 
-    /// Computes the ids of the blocks on a blocking thread, so that no I/O thread computes them later.
+    /// Pins the generations of local files, and computes the ids of the blocks on a blocking thread, so that no I/O thread computes them
+    /// later. Generations that the file system does not return in time are not pinned.
     pub async fn prepare(&self) {
+        if self.pinned.get().is_some() {
+            return;
+        }
+        let generations = Generations::read(&self.location, &self.snapshot).await;
         let this = self.clone();
         // The only possible error is that the runtime is stopping.
         let prepared: Result<(), Error> = blocking(move || {
-            this.block_ids();
+            let ids = Arc::new(BlockIds::new(&this.snapshot, &this.location, &generations));
+            this.pinned.get_or_init(|| Pinned { generations, ids });
             Ok(())
         })
         .await;
         drop(prepared);
+    }
+
+    /// Returns false if a local file was replaced since this reader was prepared. The reader then reads nothing more of this file.
+    ///
+    /// Snapshots pin local files by size and modification time, which another file can have, too.
+    pub async fn reads_current_files(&self) -> bool {
+        let Some(pinned) = self.pinned.get() else { return true };
+        Generations::read(&self.location, &self.snapshot).await == pinned.generations
+    }
+
+    /// True if both are clones of one reader.
+    pub fn shares_pins_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pinned, &other.pinned)
     }
 
     /// Snapshot that the reader reads.
@@ -94,9 +125,18 @@ impl Reader {
         self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize]).map(|(_, url)| url)
     }
 
-    /// Ids of the blocks. Blocks with the same file version and row groups have the same id in every snapshot.
+    /// Ids of the blocks. Blocks with the same file version and row groups have the same id in every snapshot. The ids of local files
+    /// change when the file is replaced or written, also if its size and modification time stay.
     pub fn block_ids(&self) -> &Arc<BlockIds> {
-        self.ids.get_or_init(|| Arc::new(BlockIds::new(&self.snapshot, &self.location)))
+        &self.pinned().ids
+    }
+
+    fn pinned(&self) -> &Pinned {
+        self.pinned.get_or_init(|| {
+            let generations = Generations::read_now(&self.location, &self.snapshot);
+            let ids = Arc::new(BlockIds::new(&self.snapshot, &self.location, &generations));
+            Pinned { generations, ids }
+        })
     }
 
     /// Fetches `columns` of one block. `columns` are positions in the snapshot's schema, in any order, without
@@ -137,6 +177,9 @@ impl Reader {
         let fields = self.snapshot.schema();
         let schema = Arc::new(fields.project(columns).expect("the snapshot has the columns"));
 
+        for column in columns {
+            self.snapshot.check_supported(*column, &url)?;
+        }
         let from_file = columns.iter().any(|column| self.snapshot.partition(file, *column).is_none());
         let mut encoded = Encoded { url, rows, schema, columns: Vec::new(), data: None };
         if !from_file {
@@ -145,7 +188,7 @@ impl Reader {
             return Ok(Fetch { reader: self.clone(), encoded, chunks: None });
         }
 
-        let (footer, target) = self.footer(file).await?;
+        let (footer, target) = self.footer(file, columns).await?;
         let groups = row_groups.start as usize..row_groups.end as usize;
         check_rows(&footer, &groups, rows, &target)?;
         for column in columns {
@@ -158,13 +201,24 @@ impl Reader {
         Ok(Fetch { reader: self.clone(), encoded, chunks: Some(Chunks { footer, groups, target, ranges }) })
     }
 
-    /// Footer of a file of the snapshot.
-    pub(crate) async fn footer(&self, file: u32) -> Result<(Arc<Footer>, Target), Error> {
+    /// Footer of a file of the snapshot, with the columns at the positions `columns` of its schema or more.
+    pub(crate) async fn footer(&self, file: u32, columns: &[usize]) -> Result<(Arc<Footer>, Target), Error> {
         let pinned = &self.snapshot.files()[file as usize];
         let (path, url) = self.snapshot.locate(&self.location, pinned)?;
-        let target = Target { path, url, version: pinned.version.clone() };
-        let footer = self.state.footers().get(&self.location, &target, &self.config).await?;
-        Ok((footer, target))
+        self.prepare().await;
+        let generation = self.pinned().generations.of(file);
+        let target = Target { path, url, version: pinned.version.clone(), generation };
+        let (footers, location, config) = (self.state.footers(), &self.location, &self.config);
+        let file_columns = self.snapshot.schema().fields().len() - self.snapshot.partition_columns();
+        if file_columns.saturating_mul(pinned.row_groups.len()) <= MAX_WHOLE_CHUNKS {
+            return Ok((footers.get(location, &target, config).await?, target));
+        }
+        let fields = self.snapshot.schema().fields();
+        let mut columns: Vec<usize> =
+            columns.iter().copied().filter(|column| *column < file_columns).collect();
+        columns.sort_unstable();
+        let names: Vec<&str> = columns.iter().map(|column| fields[*column].name().as_str()).collect();
+        Ok((footers.get_columns(location, &target, config, &names).await?, target))
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -131,9 +131,10 @@ impl Documents {
         }
         self.write(name, document, PutMode::Create).await?;
         let missing = || {
-            let url = self.location.child_url(&self.path(name));
-            let source = "it was deleted after it was written".into();
-            Error::unavailable(url.clone(), object_store::Error::NotFound { path: url, source })
+            let location = self.location.child_url(&self.path(name));
+            let source: Box<dyn std::error::Error + Send + Sync> =
+                "it was deleted after it was written".into();
+            Error::Unavailable { location, source: Arc::from(source) }
         };
         self.get(name).await?.ok_or_else(missing)
     }

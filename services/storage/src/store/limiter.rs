@@ -7,7 +7,7 @@
 //!
 //! The bodies of errors, listings and whole objects are collected in memory without a known length, so that each has a maximum size. The
 //! body of an error is cut off there, so that its status is still reported; other bodies fail. The reader of a range checks the length
-//! of its body itself.
+//! of its body itself, except for a range without an end, with which `object_store` continues the body of a whole object.
 
 use std::{
     pin::Pin,
@@ -62,8 +62,9 @@ struct LimitingService {
 impl HttpService for LimitingService {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let permit = self.limiter.acquire().await;
+        let range = request.headers().get("range").and_then(|range| range.to_str().ok());
         let (is_range, is_listing) =
-            (request.headers().contains_key("range"), is_listing(request.uri().query()));
+            (range.is_some_and(|range| !range.ends_with('-')), is_listing(request.uri().query()));
         let response = match self.inner.execute(request).await {
             Ok(response) => response,
             Err(error) => {

@@ -18,7 +18,11 @@ use tokio::time::timeout;
 use crate::{
     Error, Version,
     blocking::blocking,
-    store::{location::LocalReads, target::Target},
+    store::{
+        generations::{Generation, nanoseconds},
+        location::LocalReads,
+        target::Target,
+    },
 };
 
 /// Rate below which a read counts as hanging, in bytes per second.
@@ -65,6 +69,10 @@ fn read_open(
     if (before.size, before.modified_ns) != (target.version.size, target.version.modified_ns) {
         return Err(target.changed(before.version().to_string()));
     }
+    if target.generation.is_some_and(|pinned| pinned != before.generation) {
+        let found = "a file that replaced it, with the same size and modification time";
+        return Err(target.changed(found));
+    }
     before_read();
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other).map_err(failed)?;
     let mut slab = slabs.take(length).map_err(failed)?;
@@ -87,27 +95,19 @@ fn read_error(target: &Target, error: io::Error) -> Error {
     }
 }
 
-/// State of an open file that every write to it changes. Compared within one read and never stored.
+/// State of an open file that every write to it changes.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,
     modified_ns: i64,
-    inode: u64,
-    /// Time of the last change of the file or its metadata. Unlike the modification time, no program can set it.
-    changed_ns: i64,
+    generation: Generation,
 }
 
 impl Stamp {
     fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
-        let nanoseconds =
-            |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-        Ok(Self {
-            size: found.size(),
-            modified_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
-            inode: found.ino(),
-            changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()),
-        })
+        let modified_ns = nanoseconds(found.mtime(), found.mtime_nsec());
+        Ok(Self { size: found.size(), modified_ns, generation: Generation::of(&found) })
     }
 
     fn version(&self) -> Version {
@@ -132,7 +132,7 @@ mod tests {
         file.set_modified(modified).unwrap();
         let version = Stamp::of(&file).unwrap().version();
         let path = Path::from_absolute_path(&path).unwrap();
-        (file, Target { path, url: "/a.parquet".to_owned(), version }, modified)
+        (file, Target { path, url: "/a.parquet".to_owned(), version, generation: None }, modified)
     }
 
     fn read_while(file: &File, target: &Target, change: impl FnOnce()) -> Result<Bytes, Error> {

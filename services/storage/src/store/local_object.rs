@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use forebay_cache::spawn_blocking;
 use object_store::{PutMode, local::LocalFileSystem, path::Path};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::timeout;
 
 use crate::store::location::LocalReads;
@@ -88,11 +89,12 @@ fn write(path: &FilePath, bytes: &[u8], mode: &PutMode, mut after: impl FnMut(St
         drop(file);
         after(Step::Content);
         match mode {
-            PutMode::Create => fs::hard_link(&temporary, path),
+            PutMode::Create => create_name(&NAMES, &temporary, path),
             PutMode::Overwrite | PutMode::Update(_) => fs::rename(&temporary, path),
         }
     });
     if named.is_err() || *mode == PutMode::Create {
+        // Missing if it was renamed.
         drop(fs::remove_file(&temporary));
     }
     named?;
@@ -100,6 +102,41 @@ fn write(path: &FilePath, bytes: &[u8], mode: &PutMode, mut after: impl FnMut(St
     sync_folder(folder)?;
     after(Step::Folder);
     Ok(())
+}
+
+/// Ways to give a file a name without replacing another file, in the order in which they are tried. Some file systems, such as those that
+/// mount buckets, have no hard links, and some no renaming without replacement. The last way is not atomic: of two servers that create the
+/// same object at once, the second one may replace the object of the first.
+const NAMES: [fn(&FilePath, &FilePath) -> io::Result<()>; 3] = [
+    |from, to| fs::hard_link(from, to),
+    |from, to| Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?),
+    |from, to| match to.symlink_metadata() {
+        Ok(_) => Err(ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => fs::rename(from, to),
+        Err(error) => Err(error),
+    },
+];
+
+/// Gives a file the name `to`, in the first of some `ways` that the file system supports.
+fn create_name(
+    ways: &[fn(&FilePath, &FilePath) -> io::Result<()>],
+    from: &FilePath,
+    to: &FilePath,
+) -> io::Result<()> {
+    let mut outcome = Err(ErrorKind::Unsupported.into());
+    for way in ways {
+        outcome = way(from, to);
+        let is_unsupported = |error: &io::Error| {
+            // File systems that do not know an operation answer with any of these: EPERM, EINVAL, ENOSYS, EOPNOTSUPP, and EIO by gcsfuse.
+            matches!(error.raw_os_error(), Some(1 | 5 | 22 | 38 | 95))
+                || error.kind() == ErrorKind::Unsupported
+        };
+        match &outcome {
+            Err(error) if is_unsupported(error) => {}
+            _ => break,
+        }
+    }
+    outcome
 }
 
 /// Creates a file whose name listings ignore: `#` and a number follow the name of `path`.

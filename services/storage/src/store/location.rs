@@ -23,6 +23,7 @@ use url::Url;
 use crate::{
     Config, Error,
     store::{
+        aws_profile,
         file_system::{FileSystem, Mounts},
         retries::RetryingConnector,
     },
@@ -285,7 +286,14 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
     let key = ClientConfigKey::Timeout;
     match url.scheme() {
         "s3" | "s3a" => {
+            let wrong = |detail: String| object_store::Error::NotSupported { source: detail.into() };
             let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
+            let variable = |name: &str| std::env::var(name).ok();
+            let builder = aws_profile::apply(builder, variable).map_err(wrong)?;
+            let value = |key: AmazonS3ConfigKey| builder.get_config_value(&key);
+            let allows_http = value(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
+            check_encrypted(value(AmazonS3ConfigKey::Endpoint), allows_http, "AWS_ALLOW_HTTP")
+                .map_err(wrong)?;
             let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
             Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
@@ -295,7 +303,13 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
             Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
+            let wrong = |detail: String| object_store::Error::NotSupported { source: detail.into() };
             let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str()).with_retry(retry);
+            let value = |key: AzureConfigKey| builder.get_config_value(&key);
+            let is_emulator = value(AzureConfigKey::UseEmulator).as_deref() == Some("true");
+            let allows_http = value(AzureConfigKey::Client(ClientConfigKey::AllowHttp));
+            let endpoint = value(AzureConfigKey::Endpoint).filter(|_| !is_emulator);
+            check_encrypted(endpoint, allows_http, "AZURE_ALLOW_HTTP").map_err(wrong)?;
             let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
             Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
@@ -313,9 +327,37 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
     }
 }
 
+/// Checks that an endpoint is encrypted, unless the variable `name` of the environment allows another one.
+///
+/// # Errors
+/// What to set.
+fn check_encrypted(endpoint: Option<String>, allows_http: Option<String>, name: &str) -> Result<(), String> {
+    let Some(endpoint) = endpoint.filter(|endpoint| endpoint.starts_with("http://")) else { return Ok(()) };
+    let is_allowed = allows_http.is_some_and(|value| {
+        matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y")
+    });
+    if is_allowed {
+        return Ok(());
+    }
+    Err(format!(
+        "the endpoint {endpoint} is not encrypted; use https, or set {name}=true to send the data in plain text"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_endpoint_names_the_variable_that_allows_it() {
+        let check = |endpoint: &str, allows: Option<&str>| {
+            check_encrypted(Some(endpoint.to_owned()), allows.map(str::to_owned), "AWS_ALLOW_HTTP")
+        };
+        let error = check("http://127.0.0.1:9000", None).unwrap_err();
+        assert!(error.contains("http://127.0.0.1:9000") && error.contains("AWS_ALLOW_HTTP=true"), "{error}");
+        assert!(check("http://127.0.0.1:9000", Some("false")).is_err());
+        assert!(check("http://127.0.0.1:9000", Some("TRUE")).is_ok() && check("https://store", None).is_ok());
+    }
 
     #[test]
     fn a_password_in_a_url_is_rejected_and_not_repeated() {

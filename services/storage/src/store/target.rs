@@ -2,7 +2,7 @@
 
 use object_store::path::Path;
 
-use crate::{Error, dataset::version::Version};
+use crate::{Error, dataset::version::Version, store::generations::Generation};
 
 /// A file of a snapshot: its path, its URL for error messages and its pinned version.
 #[derive(Clone, Debug)]
@@ -10,6 +10,8 @@ pub(crate) struct Target {
     pub(crate) path: Path,
     pub(crate) url: String,
     pub(crate) version: Version,
+    /// Generation of a local file, if it is pinned.
+    pub(crate) generation: Option<Generation>,
 }
 
 impl Target {

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 use parquet::{basic::Type as Physical, column::page::Page, file::metadata::ColumnChunkMetaData};
 
 use crate::{
@@ -17,14 +17,19 @@ use crate::{
             fixed_lists::FixedLists,
             shared_values::{dictionary_lengths, shared_bytes},
         },
-        footer::{Footer, catch_panics},
+        decoder_errors::catch_panics,
+        footer::Footer,
         int96,
-        page_headers::{Limits, Rejection, Summary, walk_pages},
+        page_headers::{Limits, Rejection, StoredPage, Summary, walk_pages},
     },
 };
 
 mod fixed_lists;
 mod shared_values;
+
+/// Maximum size of the strings and binary values of a batch of several rows, in bytes. Together with the values of a dictionary they stay
+/// below 2 GiB, which offsets of 32 bits can address.
+const MAX_CHUNK_BYTES: u64 = 512 << 20;
 
 /// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
 /// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. The byte arrays of these rows, which
@@ -45,20 +50,20 @@ pub(crate) fn check_block(
     url: &str,
     footer: &Arc<Footer>,
     groups: &Range<usize>,
-    roots: &[usize],
+    roots: &[RequestedRoot<'_>],
     sparse: Sparse,
     (batch_rows, batch_bytes): (usize, u64),
     config: &Config,
-) -> Result<(Chunks, usize), Error> {
+) -> Result<(Vec<Chunks>, usize), Error> {
     let sparse = Arc::new(sparse);
-    let mut chunks = Chunks::new(Arc::clone(footer), groups.clone());
+    let mut chunks: Vec<Chunks> =
+        roots.iter().map(|_| Chunks::new(Arc::clone(footer), groups.clone())).collect();
     let (mut decoded, mut encoded) = (Total::decoded(url, config), Total::encoded(url, config));
     let (mut flat, mut repeated) = (Vec::new(), Vec::new());
     let (mut row_bytes, mut list_chunks) = (0_u64, Vec::new());
-    for root in roots {
-        let field = footer.schema().field(*root);
+    for (chunks_of, RequestedRoot { root, field }) in roots.iter().enumerate() {
         let types = leaf_types(field.data_type()).into_iter().zip(FixedLists::of_leaves(field));
-        for (leaf, (leaf_type, lists)) in footer.leaves(*root).zip(types) {
+        for ((of_root, leaf), (leaf_type, lists)) in footer.leaves(*root).enumerate().zip(types) {
             row_bytes = row_bytes.saturating_add(lists.row_bytes);
             let lists = Arc::new(lists);
             let mut leaf_chunks = Vec::with_capacity(groups.len());
@@ -85,23 +90,55 @@ pub(crate) fn check_block(
                 let pages = catch_panics(url, || Pages::new(&sparse, chunk)).map_err(place)?;
                 leaf_chunks.push(LeafChunk { group, chunk, pages, summary });
             }
-            let descriptor = footer.reader.parquet_schema().column(leaf);
+            let descriptor = footer.metadata().file_metadata().schema_descr().column(leaf);
+            let leaf = Leaf { of_root, chunks: leaf_chunks };
             match descriptor.physical_type() {
-                Physical::BYTE_ARRAY if descriptor.max_rep_level() > 0 => repeated.push((leaf, leaf_chunks)),
-                Physical::BYTE_ARRAY => flat.push((leaf, leaf_chunks)),
-                _ => chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect()),
+                Physical::BYTE_ARRAY if descriptor.max_rep_level() > 0 => repeated.push((chunks_of, leaf)),
+                Physical::BYTE_ARRAY => flat.push((chunks_of, leaf)),
+                _ => chunks[chunks_of].insert(of_root, leaf.into_pages()),
             }
         }
     }
     check_null_lists(url, &list_chunks, &sparse, &mut decoded)?;
-    let of_repeated = repeated.iter_mut().flat_map(|(_, chunks)| chunks);
+    let of_repeated = repeated.iter_mut().flat_map(|(_, leaf)| &mut leaf.chunks);
     check_repeated(url, of_repeated.collect(), &sparse, decoded)?;
-    let of_flat = flat.iter_mut().flat_map(|(_, chunks)| chunks);
-    let rows = rows_at_once(url, of_flat.collect(), row_bytes, batch_rows, batch_bytes)?;
-    for (leaf, leaf_chunks) in flat.into_iter().chain(repeated) {
-        chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect());
+    let batch_bytes = batch_bytes.min(MAX_CHUNK_BYTES);
+    let of_flat = flat.iter_mut().flat_map(|(_, leaf)| &mut leaf.chunks);
+    let mut rows = rows_at_once(url, of_flat.collect(), row_bytes, batch_rows, batch_bytes)?;
+    rows = rows_of_stored_values(flat.iter().map(|(_, leaf)| &leaf.chunks[..]), rows, batch_bytes);
+    for (_, leaf) in &mut repeated {
+        // A row can hold any number of values, so that only the size of a single one is certain.
+        if rows > 1 && exceeds_offsets(url, &mut leaf.chunks, &sparse)? {
+            rows = 1;
+        }
+    }
+    for (chunks_of, leaf) in flat.into_iter().chain(repeated) {
+        chunks[chunks_of].insert(leaf.of_root, leaf.into_pages());
     }
     Ok((chunks, rows))
+}
+
+/// Requested top-level column of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestedRoot<'a> {
+    /// Position in the file.
+    pub(crate) root: usize,
+    /// Field that is delivered.
+    pub(crate) field: &'a Field,
+}
+
+/// Leaf column of a block.
+struct Leaf<'a> {
+    /// Position in the top-level column.
+    of_root: usize,
+    /// Column chunk of each row group.
+    chunks: Vec<LeafChunk<'a>>,
+}
+
+impl Leaf<'_> {
+    fn into_pages(self) -> Vec<Pages> {
+        self.chunks.into_iter().map(|chunk| chunk.pages).collect()
+    }
 }
 
 /// Column chunk of a leaf column.
@@ -255,18 +292,14 @@ fn check_repeated(
     sparse: &Arc<Sparse>,
     mut decoded: Total<'_>,
 ) -> Result<(), Error> {
-    let upper_bound = |summary: &Summary, longest: u64| {
-        let prefixed = summary.prefix_values.saturating_mul(summary.prefix_bytes);
-        summary.dictionary_values.saturating_mul(longest).saturating_add(prefixed)
-    };
-    let estimates = chunks.iter().map(|chunk| upper_bound(&chunk.summary, chunk.summary.dictionary_bytes));
+    let estimates = chunks.iter().map(|chunk| chunk.summary.shared_bytes(chunk.summary.dictionary_bytes));
     if estimates.fold(0, u64::saturating_add) <= decoded.left() {
         return Ok(());
     }
     let mut estimate = 0_u64;
     for chunk in &mut chunks {
         let longest = chunk.longest_value(url)?;
-        estimate = estimate.saturating_add(upper_bound(&chunk.summary, longest));
+        estimate = estimate.saturating_add(chunk.summary.shared_bytes(longest));
     }
     if estimate <= decoded.left() {
         return Ok(());
@@ -302,6 +335,75 @@ fn rows_at_once(
         exact = exact.saturating_add(longest.max(chunk.summary.prefix_bytes));
     }
     Ok(rows(exact).min(batch_rows))
+}
+
+/// Number of rows that may be decoded at once, at most `batch_rows`, so that the values that the pages of these rows store themselves have
+/// at most `limit` bytes. At least one row.
+///
+/// Any row of a page may hold almost all of its bytes, so that all pages with a row of a batch count. `columns` are the column chunks of
+/// each column; a row has one value of each.
+fn rows_of_stored_values<'a>(
+    columns: impl Iterator<Item = &'a [LeafChunk<'a>]>,
+    batch_rows: usize,
+    limit: u64,
+) -> usize {
+    let pages = |chunks: &'a [LeafChunk<'a>]| {
+        chunks.iter().flat_map(|chunk| chunk.summary.stored_pages.iter().copied()).collect::<Vec<_>>()
+    };
+    let columns: Vec<Vec<StoredPage>> = columns.map(pages).collect();
+    let mut rows = batch_rows;
+    while rows > 1 {
+        let bytes = columns.iter().map(|pages| largest_stored_bytes(pages, rows as u64));
+        if bytes.fold(0, u64::saturating_add) <= limit {
+            break;
+        }
+        rows = rows.div_ceil(2);
+    }
+    rows
+}
+
+/// Maximum size in bytes of consecutive pages, of which all but the first and the last have fewer than `rows` values together.
+fn largest_stored_bytes(pages: &[StoredPage], rows: u64) -> u64 {
+    let (mut start, mut bytes, mut values, mut largest) = (0, 0_u64, 0_u64, 0);
+    for page in pages {
+        // A batch that ends in this page begins in one of the `rows - 1` values before it.
+        bytes = bytes.saturating_add(page.bytes);
+        while start < pages.len() && values.saturating_sub(pages[start].values) >= rows.saturating_sub(1) {
+            bytes = bytes.saturating_sub(pages[start].bytes);
+            values -= pages[start].values;
+            start += 1;
+        }
+        largest = largest.max(bytes);
+        values = values.saturating_add(page.values);
+    }
+    largest
+}
+
+/// True if the values of a repeated leaf column may have more bytes than offsets of 32 bits can address.
+///
+/// The size is first estimated from the page headers, then from the longest value of each dictionary, as for [`check_repeated`].
+fn exceeds_offsets(url: &str, chunks: &mut [LeafChunk<'_>], sparse: &Arc<Sparse>) -> Result<bool, Error> {
+    const LIMIT: u64 = i32::MAX as u64;
+    let bytes =
+        |summary: &Summary, longest: u64| summary.stored_bytes.saturating_add(summary.shared_bytes(longest));
+    let estimates = chunks.iter().map(|chunk| bytes(&chunk.summary, chunk.summary.dictionary_bytes));
+    if estimates.fold(0, u64::saturating_add) <= LIMIT {
+        return Ok(false);
+    }
+    let mut estimate = 0_u64;
+    for chunk in &mut *chunks {
+        let longest = chunk.longest_value(url)?;
+        estimate = estimate.saturating_add(bytes(&chunk.summary, longest));
+    }
+    if estimate <= LIMIT {
+        return Ok(false);
+    }
+    let mut exact = 0_u64;
+    for chunk in chunks {
+        let shared = chunk.shared_bytes(url, sparse, LIMIT)?;
+        exact = exact.saturating_add(shared).saturating_add(chunk.summary.stored_bytes);
+    }
+    Ok(exact > LIMIT)
 }
 
 impl LeafChunk<'_> {

@@ -1,18 +1,16 @@
 //! Footers: read from the end of a file, validated and parsed.
 
-use std::{
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use arrow_schema::{FieldRef, Schema};
+use arrow_schema::Schema;
 use bytes::Bytes;
 use parquet::{
-    arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions},
     basic::{Compression, Type as Physical},
     errors::ParquetError,
-    file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData},
+    file::metadata::{
+        ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+    },
+    schema::types::{SchemaDescriptor, Type},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -20,12 +18,10 @@ use crate::{
     Config, Error, Location,
     dataset::{
         column_sizes::null_bytes,
-        schema::{delivered, undeliverable},
-        time_zones::{embedded_schema, with_zones},
+        file_columns::{FileColumn, file_columns, single_column},
     },
-    error::Source,
     store::{request, target::Target},
-    validate::footer_check::check_footer,
+    validate::{decoder_errors::catch_panics, footer_check::check_footer},
 };
 
 /// Size of the trailer of a file: the length of the footer and `PAR1`.
@@ -38,29 +34,91 @@ const FIRST_READ: u64 = 64 << 10;
 /// Parsed and validated footer. Only checks that need data pages remain.
 #[derive(Debug)]
 pub(crate) struct Footer {
-    /// Parquet metadata and the Arrow schema with the delivered types.
-    pub(crate) reader: ArrowReaderMetadata,
-    /// Range of leaf columns of each top-level column.
-    leaves: Vec<Range<usize>>,
+    metadata: Arc<ParquetMetaData>,
+    /// Top-level columns with the delivered types.
+    schema: Schema,
+    columns: Vec<FileColumn>,
 }
 
 impl Footer {
     pub(crate) fn metadata(&self) -> &Arc<ParquetMetaData> {
-        self.reader.metadata()
+        &self.metadata
     }
 
     pub(crate) fn schema(&self) -> &Schema {
-        self.reader.schema()
+        &self.schema
+    }
+
+    /// Columns of [`schema`](Self::schema), in its order.
+    pub(crate) fn columns(&self) -> &[FileColumn] {
+        &self.columns
     }
 
     /// Approximate size in memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.metadata().memory_size() + 256 * self.schema().fields().len()
+        self.metadata.memory_size() + 512 * self.columns.len()
+    }
+
+    /// Returns the footer of a file that has only the columns `names` of this one, in the order of the file.
+    ///
+    /// # Errors
+    /// If the columns cannot be a schema of their own.
+    pub(crate) fn project(&self, names: &[&str]) -> Result<Self, ParquetError> {
+        let file = self.metadata.file_metadata();
+        let wanted: HashSet<&str> = names.iter().copied().collect();
+        let fields = self.schema.fields().iter().enumerate();
+        let roots: Vec<usize> = fields
+            .filter(|(_, field)| wanted.contains(field.name().as_str()))
+            .map(|(root, _)| root)
+            .collect();
+        let types = file.schema_descr().root_schema().get_fields();
+        let types = roots.iter().map(|root| Arc::clone(&types[*root])).collect();
+        let schema = Type::group_type_builder("schema").with_fields(types).build()?;
+        let descriptor = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+        let leaves: Vec<usize> = roots.iter().flat_map(|root| self.leaves(*root)).collect();
+        let group = |group: &RowGroupMetaData| {
+            RowGroupMetaData::builder(Arc::clone(&descriptor))
+                .set_num_rows(group.num_rows())
+                .set_total_byte_size(group.total_byte_size())
+                .set_column_metadata(leaves.iter().map(|leaf| group.column(*leaf).clone()).collect())
+                .build()
+        };
+        let groups = self.metadata.row_groups().iter().map(group).collect::<Result<_, _>>()?;
+        let orders =
+            file.column_orders().map(|_| leaves.iter().map(|leaf| file.column_order(*leaf)).collect());
+        let created_by = file.created_by().map(str::to_owned);
+        let file = FileMetaData::new(
+            file.version(),
+            file.num_rows(),
+            created_by,
+            None,
+            Arc::clone(&descriptor),
+            orders,
+        );
+        let mut start = 0;
+        let column = |root: &usize| {
+            let column = self.columns[*root].clone();
+            let leaves = start..start + column.leaves.len();
+            start = leaves.end;
+            FileColumn { leaves, ..column }
+        };
+        let columns = roots.iter().map(column).collect();
+        let schema = self.schema.project(&roots)?;
+        Ok(Self { metadata: Arc::new(ParquetMetaData::new(file, groups)), schema, columns })
     }
 
     /// Leaf columns of the top-level column `root`.
     pub(crate) fn leaves(&self, root: usize) -> Range<usize> {
-        self.leaves[root].clone()
+        self.columns[root].leaves.clone()
+    }
+
+    /// Returns the Parquet schema of the column `root` alone, with intervals in their stored form.
+    ///
+    /// # Errors
+    /// If the column cannot be a schema of its own.
+    pub(crate) fn single_column(&self, root: usize) -> Result<SchemaDescriptor, ParquetError> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        single_column(&schema.root_schema().get_fields()[root])
     }
 }
 
@@ -122,7 +180,7 @@ fn encrypted(url: &str) -> Error {
 /// of `bytes`.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file or an unsupported type or
+/// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file or an unsupported
 /// codec, [`Error::Limit`] for a row group of more than 2^32 - 1 rows and for a type whose null has more than
 /// `max_block_bytes` bytes.
 pub(crate) fn parse_footer(
@@ -137,10 +195,9 @@ pub(crate) fn parse_footer(
     let metadata =
         catch_panics(url, || without_zero_offsets(ParquetMetaDataReader::decode_metadata(bytes)?))?;
     check_ranges(&metadata, size - TAIL - bytes.len() as u64, url)?;
-    let reader = catch_panics(url, || delivered_reader(Arc::new(metadata)))?;
-    check_schema(reader.schema(), &reader, url, max_block_bytes)?;
-    let leaves = leaves_by_root(&reader);
-    Ok(Footer { reader, leaves })
+    let (schema, columns) = file_columns(metadata.file_metadata());
+    check_schema(&schema, url, max_block_bytes)?;
+    Ok(Footer { metadata: Arc::new(metadata), schema, columns })
 }
 
 /// Removes dictionary page offsets of 0, which some writers store in place of none.
@@ -161,59 +218,6 @@ fn without_zero_offsets(metadata: ParquetMetaData) -> Result<ParquetMetaData, Pa
         *group = group.clone().into_builder().set_column_metadata(columns).build()?;
     }
     Ok(builder.set_row_groups(groups).build())
-}
-
-/// Returns the range of leaf columns of each top-level column.
-fn leaves_by_root(reader: &ArrowReaderMetadata) -> Vec<Range<usize>> {
-    let descriptor = reader.parquet_schema();
-    let mut leaves = Vec::with_capacity(reader.schema().fields().len());
-    let mut start = 0;
-    for root in 0..reader.schema().fields().len() {
-        let below = (start..descriptor.num_columns())
-            .take_while(|leaf| descriptor.get_column_root_idx(*leaf) == root)
-            .count();
-        leaves.push(start..start + below);
-        start += below;
-    }
-    leaves
-}
-
-/// Returns reader metadata whose Arrow schema has the delivered types.
-fn delivered_reader(metadata: Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, ParquetError> {
-    let inferred = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
-    let embedded = embedded_schema(metadata.file_metadata());
-    let delivered = |field: &FieldRef| {
-        let as_embedded = embedded.as_ref().and_then(|schema| schema.field_with_name(field.name()).ok());
-        delivered(&as_embedded.map_or_else(|| Arc::clone(field), |embedded| with_zones(field, embedded)))
-    };
-    let schema = Arc::new(Schema::new(inferred.schema().fields().iter().map(delivered).collect::<Vec<_>>()));
-    ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema))
-}
-
-/// Runs decoder code and converts a panic in it to [`Error::Corrupt`].
-pub(crate) fn catch_panics<T>(url: &str, run: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Error> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(decoder_error(url, error)),
-        Err(panic) => {
-            let message = panic.downcast_ref::<String>().map(String::as_str);
-            let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(Error::corrupt(url, format!("the decoder panicked: {message}")))
-        }
-    }
-}
-
-/// Converts an error of the decoder.
-fn decoder_error(url: &str, error: ParquetError) -> Error {
-    if let ParquetError::NYI(detail) = error {
-        return Error::unsupported(url, detail);
-    }
-    let detail = match &error {
-        ParquetError::External(cause) => cause.to_string(),
-        other => other.to_string(),
-    };
-    let source: Source = Arc::new(error);
-    Error::Corrupt { file: url.to_owned(), row_group: None, column: None, detail, source: Some(source) }
 }
 
 /// Checks that every count is plausible and that every column chunk is between the leading magic and the footer.
@@ -254,6 +258,11 @@ fn check_chunk(column: &ColumnChunkMetaData, group: &RowGroupMetaData, end: u64)
     if values < 0 || (!nested && values != group.num_rows()) {
         return Err(format!("{values} values for {} rows", group.num_rows()));
     }
+    if let Some(nulls) = column.statistics().and_then(|known| known.null_count_opt())
+        && nulls > values.unsigned_abs()
+    {
+        return Err(format!("{nulls} nulls among {values} values"));
+    }
     if column.uncompressed_size() < 0 {
         return Err(format!("uncompressed size of {}", column.uncompressed_size()));
     }
@@ -275,18 +284,10 @@ fn check_chunk(column: &ColumnChunkMetaData, group: &RowGroupMetaData, end: u64)
     }
 }
 
-fn check_schema(
-    schema: &Schema,
-    reader: &ArrowReaderMetadata,
-    url: &str,
-    max_block_bytes: u64,
-) -> Result<(), Error> {
+fn check_schema(schema: &Schema, url: &str, max_block_bytes: u64) -> Result<(), Error> {
     let fields = schema.fields();
     if fields.is_empty() {
         return Err(Error::unsupported(url, "the file has no columns"));
-    }
-    if fields.len() != reader.parquet_schema().root_schema().get_fields().len() {
-        return Err(Error::unsupported(url, "a column of the file has no Arrow type"));
     }
     let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     names.sort_unstable();
@@ -294,9 +295,6 @@ fn check_schema(
         return Err(Error::unsupported(url, format!("two columns are named {}", twice[0])));
     }
     for field in fields {
-        if let Some(inner) = undeliverable(field.data_type()) {
-            return Err(Error::unsupported(url, format!("column {} holds {inner}", field.name())));
-        }
         let bytes = null_bytes(field.data_type());
         if bytes > max_block_bytes {
             let what = "size of one value in bytes (max_block_bytes)";

@@ -9,7 +9,7 @@ use crate::validate::{
 };
 
 /// Contents of a column chunk according to its page headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     /// Number of values in all data pages, including nulls.
     pub(crate) values: u64,
@@ -26,9 +26,26 @@ pub(crate) struct Summary {
     pub(crate) stored_bytes: u64,
     /// Size of the largest data page in bytes.
     pub(crate) page_bytes: u64,
+    /// Data pages that store values themselves, in order.
+    pub(crate) stored_pages: Vec<StoredPage>,
+}
+
+/// Data page that stores values itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredPage {
+    /// Number of values, including nulls.
+    pub(crate) values: u64,
+    /// Upper bound of the size of the values in bytes.
+    pub(crate) bytes: u64,
 }
 
 impl Summary {
+    /// Upper bound of the decoded size in bytes of values that share stored bytes, if the longest value of the dictionary has `longest` bytes.
+    pub(crate) fn shared_bytes(&self, longest: u64) -> u64 {
+        let prefixed = self.prefix_values.saturating_mul(self.prefix_bytes);
+        self.dictionary_values.saturating_mul(longest).saturating_add(prefixed)
+    }
+
     /// Counts a data page that occupies `memory` bytes.
     fn add_data(&mut self, header: &Header, memory: u64) {
         let values = u64::from(header.values);
@@ -42,6 +59,7 @@ impl Summary {
             self.prefix_values += values;
             self.prefix_bytes = self.prefix_bytes.max(memory);
         }
+        self.stored_pages.push(StoredPage { values, bytes: memory });
         self.stored_bytes += memory.saturating_sub(u64::from(header.levels) + values * LENGTH_BYTES);
     }
 }
@@ -98,6 +116,8 @@ struct Header {
     encoding: i64,
     /// Size in bytes of the levels, which are not compressed.
     levels: u32,
+    /// True if the values of a V2 page are not compressed, whatever the codec of the chunk.
+    is_plain: bool,
 }
 
 /// Walks all pages of a column chunk.
@@ -146,10 +166,11 @@ pub(crate) fn walk_pages(chunk: &[u8], limits: Limits) -> Result<Summary, Reject
         else {
             return Err(malformed(format!("{} bytes of levels exceed the page", header.levels)).into());
         };
-        if decompressed_size::has_large_window(limits.codec, values) {
+        let codec = if header.is_plain { Compression::UNCOMPRESSED } else { limits.codec };
+        if decompressed_size::has_large_window(codec, values) {
             return Err(malformed("a brotli page has a window of more than 16 MiB".to_owned()).into());
         }
-        if !decompressed_size::fits(limits.codec, values, expected, limits.max_page_bytes) {
+        if !decompressed_size::fits(codec, values, expected, limits.max_page_bytes) {
             return Err(malformed(format!(
                 "a page decompresses to more than the {size} bytes in its header"
             ))
@@ -185,13 +206,17 @@ fn read_header(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
 /// Reads the type-specific header of a page. Its first field is always the number of values.
 fn read_body(walker: &mut Walker<'_>, header: &mut Header, body: i16) -> Result<(), Malformed> {
     let mut levels = [0, 0];
-    walker.fields(|walker, Field { id, wire }| match (body, id) {
+    walker.fields(|walker, Field { id, wire, is_true }| match (body, id) {
         (_, 1) => walker.size("number of values").map(|values| header.values = values),
         (DATA_BODY | DICTIONARY_BODY, 2) | (DATA_V2_BODY, 4) => {
             walker.int().map(|encoding| header.encoding = encoding)
         }
         (DATA_V2_BODY, 5) => walker.size("size of levels").map(|size| levels[0] = size),
         (DATA_V2_BODY, 6) => walker.size("size of levels").map(|size| levels[1] = size),
+        (DATA_V2_BODY, 7) => {
+            header.is_plain = !is_true;
+            walker.skip(wire)
+        }
         _ => walker.skip(wire),
     })?;
     // Both sizes have at most 31 bits.

@@ -74,6 +74,8 @@ pub(crate) const EMPTY: Shape = Shape::Struct(&[]);
 pub(crate) struct Field {
     pub(crate) id: i16,
     pub(crate) wire: Wire,
+    /// Value of a boolean, which the header contains; false for other types.
+    pub(crate) is_true: bool,
 }
 
 /// Cursor over a sequence of Thrift values.
@@ -206,7 +208,7 @@ impl<'a> Walker<'a> {
         } else {
             last.checked_add(delta).ok_or_else(|| self.malformed("a field id is out of range"))?
         };
-        Ok(Some(Field { id, wire }))
+        Ok(Some(Field { id, wire, is_true: header & 0x0f == 1 }))
     }
 
     fn list(&mut self) -> Result<(Wire, usize), Malformed> {

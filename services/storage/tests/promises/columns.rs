@@ -8,7 +8,9 @@ use arrow_array::{
     Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray,
     FixedSizeListArray, Float32Array, Int8Array, Int32Array, Int64Array, IntervalDayTimeArray,
     LargeBinaryArray, LargeListArray, LargeStringArray, ListArray, MapArray, RecordBatch, StringArray,
-    StringViewArray, StructArray, types::Int8Type,
+    StringViewArray, StructArray,
+    cast::AsArray,
+    types::{Int8Type, Int32Type},
 };
 use arrow_buffer::{IntervalDayTime, NullBuffer, OffsetBuffer};
 use arrow_cast::cast;
@@ -20,7 +22,7 @@ use parquet::{
 
 use forebay_storage::Error;
 
-use crate::common::{Fixture, batch, integers, parquet_bytes, read_all, strings};
+use crate::common::{Fixture, batch, integers, parquet_bytes, read_all, read_columns, strings};
 
 fn numbers() -> ArrayRef {
     Arc::new(Int64Array::from(vec![Some(0), Some(1), None, Some(100), Some(7)]))
@@ -307,5 +309,30 @@ async fn strings_that_are_not_utf8_are_corrupt_whatever_parquet_type_they_have()
                 assert!(error.to_string().to_lowercase().contains("utf"), "{error}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_column_of_a_wide_file_is_read_with_the_part_of_the_footer_that_describes_it() {
+    let names: Vec<String> = (0..300).map(|index| format!("c{index}")).collect();
+    let columns = names.iter().enumerate().map(|(index, name)| {
+        let first = index as i32;
+        (name.as_str(), integers((0..20).map(move |row| first + row)))
+    });
+    let written = batch(columns);
+    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
+    let fixture = Fixture::new();
+    // 3,000 column chunks.
+    fixture.write_bytes("a.parquet", &parquet_bytes(&written, Some(groups)));
+    let snapshot = fixture.take().await.unwrap();
+    let mut fixture = fixture;
+    fixture.restart();
+    let reader = fixture.reader(&snapshot);
+    for columns in [vec![299, 7], vec![0], vec![7, 299, 150]] {
+        let read = read_columns(&reader, &columns).await.unwrap();
+        assert_eq!(read, written.project(&columns).unwrap());
+        let known = reader.statistics(0, &columns).await.unwrap();
+        assert_eq!(known[0].ends.len(), 10);
+        assert_eq!(known[0].min.as_primitive::<Int32Type>().value(0), columns[0] as i32);
     }
 }

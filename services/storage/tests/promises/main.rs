@@ -9,6 +9,7 @@ mod columns;
 mod common;
 mod datasets;
 mod footer_files;
+mod odd_files;
 mod pruning;
 mod retries;
 mod snapshots;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{
+    os::unix::fs::MetadataExt,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
@@ -498,4 +499,55 @@ async fn the_oldest_counts_of_a_dataset_are_removed_and_manifests_stay() {
         async move { state.load_counts::<[u32; 1]>("test", &snapshot, selection.into()).await.unwrap() }
     };
     assert_eq!((load(39).await, load(0).await), (Some([39]), None));
+}
+
+/// Replaces `a.parquet` by another file with the same size and modification time.
+fn replace_unnoticeably(fixture: &Fixture, values: [i32; 3], in_place: bool) {
+    let path = fixture.data().join("a.parquet");
+    let before = std::fs::metadata(&path).unwrap();
+    let other = if in_place { path.clone() } else { fixture.directory.path().join("other") };
+    let changed = |path: &std::path::Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.ctime(), found.ctime_nsec())
+    };
+    // The clock of the file system may be as coarse as several milliseconds.
+    loop {
+        std::fs::write(&other, parquet_bytes(&rows(values), None)).unwrap();
+        let file = std::fs::File::options().write(true).open(&other).unwrap();
+        file.set_modified(before.modified().unwrap()).unwrap();
+        if changed(&other) != (before.ctime(), before.ctime_nsec()) {
+            break;
+        }
+    }
+    if !in_place {
+        std::fs::rename(&other, &path).unwrap();
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), before.len());
+}
+
+#[tokio::test]
+async fn a_local_file_that_is_replaced_at_equal_size_and_time_is_never_mixed_with_its_predecessor() {
+    for in_place in [false, true] {
+        let fixture = Fixture::new();
+        fixture.write("a.parquet", &rows([1, 2, 3]));
+        let before = fixture.take().await.unwrap();
+        let reader = fixture.reader(&before);
+        assert_eq!(read_all(&reader).await.unwrap(), rows([1, 2, 3]));
+        assert!(reader.reads_current_files().await);
+
+        replace_unnoticeably(&fixture, [4, 5, 6], in_place);
+        let after = fixture.take().await.unwrap();
+        assert_eq!(after.id(), before.id(), "a snapshot does not record inodes");
+        let error = read_all(&reader).await.unwrap_err();
+        assert!(matches!(&error, Error::Changed { found, .. } if found.contains("replaced")), "{error}");
+        assert!(!reader.reads_current_files().await);
+
+        let current = fixture.reader(&after);
+        assert_eq!(read_all(&current).await.unwrap(), rows([4, 5, 6]));
+        assert_ne!(
+            current.block_ids().id(0),
+            reader.block_ids().id(0),
+            "what is cached of one is not used for the other"
+        );
+    }
 }

@@ -39,6 +39,27 @@ fn a_write_that_may_not_replace_keeps_the_object_and_leaves_no_file() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
+#[test]
+fn a_file_system_without_hard_links_creates_objects_and_keeps_existing_ones() {
+    let unsupported: fn(&FilePath, &FilePath) -> io::Result<()> =
+        |_, _| Err(io::Error::from_raw_os_error(95));
+    let directory = tempfile::tempdir().unwrap();
+    for missing in 0..NAMES.len() {
+        let mut ways = NAMES;
+        ways[..missing].fill(unsupported);
+        let (from, to) = (directory.path().join("from"), directory.path().join(format!("{missing}.job")));
+        fs::write(&from, b"first").unwrap();
+        create_name(&ways, &from, &to).unwrap();
+        // A linked file still has its first name.
+        fs::remove_file(&from).ok();
+        fs::write(&from, b"second").unwrap();
+        let error = create_name(&ways, &from, &to).unwrap_err();
+        assert_eq!((error.kind(), fs::read(&to).unwrap()), (ErrorKind::AlreadyExists, b"first".to_vec()));
+    }
+    let error = create_name(&[unsupported], FilePath::new("a"), FilePath::new("b")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(95));
+}
+
 #[tokio::test]
 async fn files_that_an_interrupted_write_left_are_not_listed() {
     let directory = tempfile::tempdir().unwrap();

@@ -36,6 +36,7 @@ fn values_and_dictionaries_are_counted() {
         prefix_values: 7,
         stored_bytes: 0,
         page_bytes: 8,
+        stored_pages: vec![StoredPage { values: 7, bytes: 8 }],
     };
     assert_eq!(walk_pages(&chunk, LIMITS), Ok(expected));
     assert_eq!(walk_pages(&[], LIMITS), Ok(Summary::default()));

@@ -1,0 +1,50 @@
+//! Errors and panics of the Parquet decoder.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use parquet::errors::ParquetError;
+
+use crate::{Error, error::Source};
+
+/// Runs decoder code and converts its errors. A panic is an error, too: the file has a form that the decoder does not expect.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a panic and for what the decoder does not implement; [`Error::Corrupt`] for other errors of the decoder.
+pub(crate) fn catch_panics<T>(url: &str, run: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Error> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(decoder_error(url, error)),
+        Err(panic) => {
+            let message = panic_message(&*panic);
+            // With debug assertions, the decoder panics instead of returning this error.
+            if message.contains("InvalidArgumentError(") {
+                return Err(Error::corrupt(url, message));
+            }
+            let detail = format!("the decoder stopped with: {message}; check the file with another reader");
+            Err(Error::unsupported(url, detail))
+        }
+    }
+}
+
+/// Message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+/// Converts an error of the decoder.
+fn decoder_error(url: &str, error: ParquetError) -> Error {
+    if let ParquetError::NYI(detail) = error {
+        return Error::unsupported(url, detail);
+    }
+    let detail = match &error {
+        ParquetError::External(cause) => cause.to_string(),
+        other => other.to_string(),
+    };
+    let source: Source = Arc::new(error);
+    Error::Corrupt { file: url.to_owned(), row_group: None, column: None, detail, source: Some(source) }
+}
