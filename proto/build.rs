@@ -91,7 +91,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let inference = protox::compile(["inference/open_inference.proto"], ["."])?;
     std::fs::write(out.join("inference.fds"), inference.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".").build_client(false).compile_fds(inference)?;
+    let mut names = tonic_prost_build::Config::new();
+    names.enable_type_names();
+    tonic_prost_build::configure()
+        .bytes(".")
+        .codec_path("crate::bounded::BoundedCodec")
+        .build_client(false)
+        .compile_fds_with_config(inference, names)?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 mod attack;
 mod calls;
 mod good;
+mod messages;
 mod unread;
 
 use std::{process::Command, sync::Arc, time::Duration};
@@ -52,6 +53,8 @@ pub(crate) struct Hostile {
 const LEAD: Duration = Duration::from_secs(2);
 /// Largest acceptable ratio of latencies and rates.
 const MAX_RATIO: f64 = 2.0;
+/// Largest acceptable latency of a probe during an attack with messages, in seconds.
+const MAX_PROBE_SECONDS: f64 = 0.1;
 const GOOD: &str = "good";
 const BAD: &str = "attacker";
 const MIB: u64 = 1 << 20;
@@ -202,6 +205,13 @@ impl Hostile {
             mib(BUDGET_BYTES),
             mib(SLACK_BYTES)
         );
+        for attacked in attacks.iter().filter(|attacked| attacked.kind == Kind::Messages) {
+            let seconds = attacked.here.probe_p99_seconds();
+            ensure!(
+                seconds <= MAX_PROBE_SECONDS,
+                "1 % of the probes took {seconds:.3} s or longer; expected at most {MAX_PROBE_SECONDS} s"
+            );
+        }
         let worst = attacks.iter().map(Attacked::worst).fold(0.0, f64::max);
         ensure!(worst <= MAX_RATIO, "a ratio is {worst:.2}; expected at most {MAX_RATIO}");
         Ok(())

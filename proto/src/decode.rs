@@ -4,12 +4,24 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use prost::{
     Message,
-    encoding::{DecodeContext, decode_key, decode_varint, skip_field},
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
 };
 use prost_types::{
     DescriptorProto, EnumValueDescriptorProto, FileDescriptorSet, field_descriptor_proto::Type,
 };
 use serde::{Serialize, de::DeserializeOwned};
+
+/// Maximum memory of a decoded message, in bytes. It is estimated before the message is decoded, because an empty part of a message takes
+/// two bytes and hundreds of bytes of memory.
+const MAX_DECODED_BYTES: usize = 48 << 20;
+/// Estimated memory of a nested message without its parts.
+const MESSAGE_BYTES: usize = 512;
+/// Estimated memory of a text or a sequence of bytes without its contents.
+const TEXT_BYTES: usize = 32;
+/// Estimated memory of a number.
+const NUMBER_BYTES: usize = 8;
+/// Maximum depth of nested messages.
+const MAX_DEPTH: usize = 100;
 
 /// Encoding of a message.
 ///
@@ -61,13 +73,16 @@ pub struct DecodeError {
 /// Fields of a message by number.
 type Fields = HashMap<i32, Kind>;
 
-/// Type of a field, as far as its value can have unknown parts.
+/// Type of a field.
 enum Kind {
     /// A message, by its full name.
     Message(String),
     /// An enum, by its full name.
     Enum(String),
-    Other,
+    /// A text or a sequence of bytes.
+    Text,
+    /// A number, or several.
+    Numbers,
 }
 
 /// Numbers of the values of all enums, by the full name of the enum.
@@ -86,7 +101,7 @@ static ENUMS: LazyLock<HashMap<String, Vec<i32>>> = LazyLock::new(|| {
 /// Fields of all messages, by the full name of the message.
 static MESSAGES: LazyLock<HashMap<String, Fields>> = LazyLock::new(|| {
     let mut messages = HashMap::new();
-    for file in &descriptors().file {
+    for file in descriptors().file.iter().chain(&inference_descriptors().file) {
         add_messages(&mut messages, &file.message_type, &format!(".{}", file.package()));
     }
     messages
@@ -96,6 +111,10 @@ fn descriptors() -> FileDescriptorSet {
     FileDescriptorSet::decode(crate::DESCRIPTORS).expect("the set was compiled with this crate")
 }
 
+fn inference_descriptors() -> FileDescriptorSet {
+    FileDescriptorSet::decode(crate::INFERENCE_DESCRIPTORS).expect("the set was compiled with this crate")
+}
+
 fn add_messages(messages: &mut HashMap<String, Fields>, described: &[DescriptorProto], parent: &str) {
     for message in described {
         let name = format!("{parent}.{}", message.name());
@@ -103,7 +122,8 @@ fn add_messages(messages: &mut HashMap<String, Fields>, described: &[DescriptorP
             let kind = match field.r#type() {
                 Type::Message => Kind::Message(field.type_name().to_owned()),
                 Type::Enum => Kind::Enum(field.type_name().to_owned()),
-                _ => Kind::Other,
+                Type::String | Type::Bytes => Kind::Text,
+                _ => Kind::Numbers,
             };
             (field.number(), kind)
         });
@@ -121,7 +141,8 @@ impl Encoding {
     /// Decodes message `name` of package `forebay.v1`.
     ///
     /// # Errors
-    /// [`DecodeError`] for malformed bytes, for unknown fields and for unknown values of an enum.
+    /// [`DecodeError`] for malformed bytes, for unknown fields and for unknown values of an enum, and for a message that would take more
+    /// than 48 MiB of memory.
     ///
     /// # Examples
     /// ```
@@ -136,19 +157,23 @@ impl Encoding {
         bytes: &[u8],
     ) -> Result<M, DecodeError> {
         match self {
-            Self::Json => serde_json::from_slice(bytes)
-                .map_err(|error| DecodeError { message: name, reason: error.to_string() }),
+            Self::Json => {
+                if json_bytes(bytes) > MAX_DECODED_BYTES {
+                    return Err(DecodeError { message: name, reason: too_large() });
+                }
+                serde_json::from_slice(bytes)
+                    .map_err(|error| DecodeError { message: name, reason: error.to_string() })
+            }
             Self::Protobuf => {
                 let malformed = |reason: String| DecodeError { message: name, reason };
                 let full_name = format!(".forebay.v1.{name}");
                 if !MESSAGES.contains_key(&full_name) {
                     return Err(malformed("no such message in forebay.v1".into()));
                 }
-                let message = M::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-                match unknown_part(&full_name, bytes) {
-                    Ok(None) => Ok(message),
+                match (Walk { is_strict: true, room: MAX_DECODED_BYTES }).refusal(&full_name, bytes, 0) {
                     Ok(Some(part)) => Err(malformed(part)),
-                    Err(error) => Err(malformed(error.to_string())),
+                    // The error of the decoder names the field.
+                    Ok(None) | Err(_) => M::decode(bytes).map_err(|error| malformed(error.to_string())),
                 }
             }
         }
@@ -165,38 +190,101 @@ impl Encoding {
     }
 }
 
-/// Describes the first field in `bytes` that message `message`, a key of [`MESSAGES`], does not have, or whose value its enum
-/// does not have. Reads only tags and lengths, and allocates nothing per value. The bytes were decoded before, which limits
-/// their nesting.
-fn unknown_part(message: &str, mut bytes: &[u8]) -> Result<Option<String>, prost::DecodeError> {
-    let fields = &MESSAGES[message];
-    let short_name = || message.rsplit('.').next().unwrap_or(message);
-    while !bytes.is_empty() {
-        let (number, wire_type) = decode_key(&mut bytes)?;
-        let Some(kind) = i32::try_from(number).ok().and_then(|number| fields.get(&number)) else {
-            return Ok(Some(format!("unknown field {number} in {}", short_name())));
-        };
-        let rest = bytes;
-        skip_field(wire_type, number, &mut bytes, DecodeContext::default())?;
-        let mut value = &rest[..rest.len() - bytes.len()];
-        match kind {
-            Kind::Other => {}
-            Kind::Message(inner) => {
-                decode_varint(&mut value)?;
-                if let Some(found) = unknown_part(inner, value)? {
-                    return Ok(Some(found));
-                }
+/// Returns why message `name` of package `inference` is not decoded: it would take more than 48 MiB of memory. Malformed messages are left
+/// to the decoder, and unknown fields are permitted.
+pub(crate) fn inference_refusal(name: &str, bytes: &[u8]) -> Option<String> {
+    let full_name = format!(".inference.{name}");
+    MESSAGES.contains_key(&full_name).then_some(())?;
+    Walk { is_strict: false, room: MAX_DECODED_BYTES }.refusal(&full_name, bytes, 0).unwrap_or(None)
+}
+
+fn too_large() -> String {
+    format!("it takes more than {MAX_DECODED_BYTES} bytes of memory; send less at once")
+}
+
+/// Estimated memory of a message in JSON.
+fn json_bytes(bytes: &[u8]) -> usize {
+    let (mut memory, mut in_text, mut is_escaped) = (bytes.len(), false, false);
+    for byte in bytes {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => {
+                memory += if in_text { 0 } else { TEXT_BYTES };
+                in_text = !in_text;
             }
-            Kind::Enum(inner) => {
-                // As in the decoded message, an enum has 32 bits.
-                let found = decode_varint(&mut value)? as i32;
-                if !ENUMS.get(inner).is_some_and(|known| known.contains(&found)) {
-                    return Ok(Some(format!("unknown value {found} of field {number} in {}", short_name())));
-                }
-            }
+            b'{' if !in_text => memory += MESSAGE_BYTES,
+            b',' if !in_text => memory += NUMBER_BYTES,
+            _ => {}
         }
     }
-    Ok(None)
+    memory
+}
+
+/// A walk over the fields of a message, before the message is decoded. Reads only tags and lengths, and allocates nothing per value.
+struct Walk {
+    /// True if unknown fields and unknown values of enums are refused.
+    is_strict: bool,
+    /// Memory that the rest of the message may take, in bytes.
+    room: usize,
+}
+
+impl Walk {
+    /// Returns why message `message`, a key of [`MESSAGES`], is refused: it would take too much memory, or is nested too deeply, or it has a
+    /// field that is not known, or an enum has a value that is not known.
+    ///
+    /// # Errors
+    /// If the message is malformed. Its decoder fails at the same byte.
+    fn refusal(
+        &mut self,
+        message: &str,
+        mut bytes: &[u8],
+        depth: usize,
+    ) -> Result<Option<String>, prost::DecodeError> {
+        let fields = &MESSAGES[message];
+        let short_name = || message.rsplit('.').next().unwrap_or(message);
+        if depth > MAX_DEPTH {
+            return Ok(Some(format!("more than {MAX_DEPTH} messages are nested")));
+        }
+        while !bytes.is_empty() {
+            let (number, wire_type) = decode_key(&mut bytes)?;
+            let kind = i32::try_from(number).ok().and_then(|number| fields.get(&number));
+            if kind.is_none() && self.is_strict {
+                return Ok(Some(format!("unknown field {number} in {}", short_name())));
+            }
+            let rest = bytes;
+            skip_field(wire_type, number, &mut bytes, DecodeContext::default())?;
+            let mut value = &rest[..rest.len() - bytes.len()];
+            let memory = match (kind, wire_type) {
+                (None, _) => 0,
+                (Some(Kind::Message(_)), _) => MESSAGE_BYTES,
+                // Each byte of packed numbers can be one.
+                (Some(Kind::Numbers), WireType::LengthDelimited) => NUMBER_BYTES * value.len(),
+                (Some(Kind::Text), _) => TEXT_BYTES + value.len(),
+                (Some(_), _) => NUMBER_BYTES,
+            };
+            let Some(room) = self.room.checked_sub(memory) else { return Ok(Some(too_large())) };
+            self.room = room;
+            match kind {
+                Some(Kind::Message(inner)) => {
+                    decode_varint(&mut value)?;
+                    if let Some(found) = self.refusal(inner, value, depth + 1)? {
+                        return Ok(Some(found));
+                    }
+                }
+                Some(Kind::Enum(inner)) if self.is_strict => {
+                    // As in the decoded message, an enum has 32 bits.
+                    let found = decode_varint(&mut value)? as i32;
+                    if !ENUMS.get(inner).is_some_and(|known| known.contains(&found)) {
+                        let name = short_name();
+                        return Ok(Some(format!("unknown value {found} of field {number} in {name}")));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

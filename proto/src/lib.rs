@@ -14,6 +14,7 @@
 pub const ACTIONS: [&str; 10] =
     ["refresh", "warm", "count-rows", "pin", "unpin", "drop-cache", "pin-lookups", "report", "open", "hello"];
 
+mod bounded;
 mod code;
 mod decode;
 mod json;

@@ -16,7 +16,7 @@ use tonic::Code;
 
 use super::{
     calls::{get, keys},
-    unread,
+    messages, unread,
 };
 
 /// Kind of an attack.
@@ -47,6 +47,8 @@ pub(super) enum Kind {
     JobsListing,
     /// A hundred streams that read as fast as they can.
     GreedyStreams,
+    /// Small Arrow messages that would take much memory or time to decode.
+    Messages,
 }
 
 /// Flags of `forebay-load attack`.
@@ -165,6 +167,7 @@ impl Attack {
                     Kind::UnreadLists => unread::lists(http, &token, &train).await,
                     Kind::ExpensiveSql => sql(&client, train, seed).await,
                     Kind::Sessions => short_job(&client, train, seed).await,
+                    Kind::Messages => messages::send(grpc, &token, &train.dataset, turn + number).await,
                     Kind::JobsListing => list_jobs(http, &token).await,
                     _ => greedy(&client, &v1::Train { seed, ..train }).await,
                 };

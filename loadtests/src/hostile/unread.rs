@@ -38,13 +38,32 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 const INVALID: [&str; 3] = ["3", "5", "12"];
 
 /// A request, without the token.
-struct Sent {
+pub(super) struct Sent {
     method: Method,
     path: String,
     body: Bytes,
 }
 
 impl Sent {
+    /// A gRPC call with these messages.
+    pub(super) fn post(path: &str, body: Bytes) -> Self {
+        Self { method: Method::POST, path: path.to_owned(), body }
+    }
+
+    /// Sends the request over a connection of its own, and reads the answer.
+    pub(super) async fn answered(&self, address: SocketAddr, token: &str) -> anyhow::Result<()> {
+        let (mut client, connection) = h2::client::handshake(TcpStream::connect(address).await?).await?;
+        let connection = AbortOnDrop(tokio::spawn(connection));
+        let (answer, mut sender) = client.send_request(self.request(address, token)?, false)?;
+        sender.send_data(self.body.clone(), true)?;
+        let mut body = answer.await?.into_body();
+        while let Some(part) = body.data().await {
+            body.flow_control().release_capacity(part?.len())?;
+        }
+        drop(connection);
+        Ok(())
+    }
+
     /// A gRPC call.
     fn call(path: &str, message: &impl Message) -> Self {
         let mut body = BytesMut::new();
@@ -69,6 +88,15 @@ impl Sent {
             headers.insert("te", "trailers".parse()?);
         }
         Ok(request)
+    }
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -205,3 +205,41 @@ fn a_field_under_its_old_and_new_name_is_refused() {
     let error = decode(br#"{"train": {"job": "a", "job_name": "b"}}"#).unwrap_err().to_string();
     assert!(error.contains("duplicate field"), "{error}");
 }
+
+#[test]
+fn a_small_message_that_would_take_much_memory_is_refused_before_it_is_decoded() {
+    // A nested message takes two bytes, and a text of a list, too.
+    let joins = [0x3a, 0].repeat(200_000);
+    let error = Encoding::Protobuf.decode::<Lookup>("Lookup", &joins).unwrap_err().to_string();
+    assert!(error.contains("takes more than 50331648 bytes of memory"), "{error}");
+    let json = format!("{{\"joins\": [{}{{}}]}}", "{},".repeat(200_000));
+    let error = Encoding::Json.decode::<Lookup>("Lookup", json.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("takes more than 50331648 bytes of memory"), "{error}");
+    let inputs = [0x2a, 0].repeat(200_000);
+    assert!(inference_refusal("ModelInferRequest", &inputs).unwrap().contains("50331648 bytes"));
+}
+
+#[test]
+fn large_messages_of_ordinary_parts_are_decoded() {
+    let keys = KeyColumn { name: "id".into(), integers: (0..200_000).collect(), strings: vec![] };
+    let names = KeyColumn { name: "name".into(), strings: vec!["a name".into(); 100_000], ..keys.clone() };
+    let lookup = Lookup { keys: vec![keys, names], ..Lookup::default() };
+    for encoding in [Encoding::Protobuf, Encoding::Json] {
+        let bytes = encoding.encode(&lookup);
+        assert_eq!(encoding.decode::<Lookup>("Lookup", &bytes).unwrap(), lookup);
+    }
+    // Braces within texts are no messages.
+    let command = Command::from(Train { filter: "{\\\"{".repeat(100_000), ..Train::default() });
+    assert_eq!(decode(&Encoding::Json.encode(&command)).unwrap(), command);
+}
+
+#[test]
+fn deeply_nested_messages_are_refused() {
+    let nested = (0..200).fold(Vec::new(), |inner: Vec<u8>, _| {
+        let mut bytes = vec![0x3a];
+        prost::encoding::encode_varint(inner.len() as u64, &mut bytes);
+        [bytes, inner].concat()
+    });
+    let error = Encoding::Protobuf.decode::<Lookup>("Lookup", &nested).unwrap_err().to_string();
+    assert!(error.contains("more than 100 messages are nested"), "{error}");
+}

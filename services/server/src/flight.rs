@@ -25,14 +25,18 @@ use forebay_proto::{
 
 use crate::auth::Authenticator;
 
-pub(crate) use batches::BatchReader;
+pub(crate) use batches::{BatchReader, Received, Wanted, hostile};
 use call_layer::CallLayer;
 pub(crate) use context::Context;
+use exchange::ExchangeRoute;
 use framed::FramedDoGet;
 use inference_service::OpenInference;
 use methods::Methods;
 use service::Flight;
 use unary::Unary;
+
+/// Maximum size of a request of reflection, in bytes: the name of a file or a type.
+const MAX_REFLECTION_BYTES: usize = 16 << 10;
 
 /// Builds the router of all gRPC methods. [`FramedDoGet`] replaces the DoGet route of tonic. All routes share one call layer.
 pub(crate) fn router(
@@ -45,14 +49,13 @@ pub(crate) fn router(
         .register_encoded_file_descriptor_set(forebay_proto::FLIGHT_DESCRIPTORS)
         .register_encoded_file_descriptor_set(forebay_proto::INFERENCE_DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+        .build_v1()?
+        .max_decoding_message_size(MAX_REFLECTION_BYTES);
     let max_request_bytes = context.services.limits.max_request_bytes;
     let methods: Arc<dyn Methods> = Arc::new(context.clone());
     let flight = FlightServiceServer::new(Flight { methods: Arc::clone(&methods) })
         .max_decoding_message_size(max_request_bytes);
-    // Replies of workers are larger than requests, so DoExchange has its own message limit.
-    let exchanges = FlightServiceServer::new(Flight { methods: Arc::clone(&methods) })
-        .max_decoding_message_size(context.services.limits.max_exchange_bytes);
+    let exchanges = ExchangeRoute::new(Arc::clone(&methods), &context.services.limits);
     let unary = OnlineServer::new(Unary { methods: Arc::clone(&methods) })
         .max_decoding_message_size(max_request_bytes);
     let inference = GrpcInferenceServiceServer::new(OpenInference { methods })

@@ -159,6 +159,11 @@ impl OnlineDataset {
         Self { shared: Arc::new(shared) }
     }
 
+    /// Names of the key columns.
+    pub(super) fn key_names(&self) -> &[String] {
+        &self.shared.spec.key
+    }
+
     /// True once a snapshot is loaded.
     pub fn is_ready(&self) -> bool {
         self.current().is_some()

@@ -142,6 +142,16 @@ impl Lookup {
         Ok(columns)
     }
 
+    /// Names of the columns of a request that are read: the caller's key columns and the request columns. A name can appear twice.
+    pub fn request_names(&self) -> Vec<String> {
+        let keys = self.datasets.iter().flat_map(|dataset| match dataset.columns.as_slice() {
+            [] => dataset.online.key_names(),
+            names => names,
+        });
+        let columns = self.request_columns.iter().flat_map(|columns| columns.schema().fields());
+        keys.cloned().chain(columns.map(|field| field.name().clone())).collect()
+    }
+
     /// Returns the schema of answers: the columns of the first dataset, then those of the others, whose column `found` is named
     /// `DATASET_found`, then the request columns.
     ///

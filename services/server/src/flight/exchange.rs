@@ -3,6 +3,7 @@
 mod callers;
 mod lookups;
 mod reply_rows;
+mod route;
 mod stream;
 mod workers;
 
@@ -11,9 +12,9 @@ use std::time::Duration;
 use arrow_flight::FlightData;
 use forebay_proto::{Encoding, v1::Command};
 use futures::{StreamExt, stream as streams};
-use prost::Message;
 use tonic::{Response, Status, Streaming};
 
+pub(super) use self::route::ExchangeRoute;
 use self::stream::{Exchange, Messages};
 use super::{Context, incoming::Unlimited};
 use crate::{
@@ -54,12 +55,6 @@ pub(super) async fn exchange(
     let late = |_| Error::timeout(format!("received no descriptor within {FIRST_MESSAGE_TIMEOUT:?}"));
     let mut first = first.map_err(late)??.ok_or_else(missing)?;
     let descriptor = first.flight_descriptor.take().unwrap_or_default();
-    // The message itself has the higher limit of keys and replies.
-    let max_bytes = context.services.limits.max_request_bytes;
-    if descriptor.encoded_len() > max_bytes {
-        let message = format!("the descriptor is longer than {max_bytes} bytes (limits.max_request_bytes)");
-        return Err(Error::limit(message).into());
-    }
     let encoding = Encoding::of(&descriptor.cmd);
     let command: Command = encoding.decode("Command", &descriptor.cmd).map_err(Error::from)?;
     drop(descriptor);

@@ -12,7 +12,6 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     actions, call_layer,
-    exchange::Begun,
     methods::{Methods, Reply},
 };
 use crate::members;
@@ -88,13 +87,8 @@ impl FlightService for Flight {
 
     async fn do_exchange(
         &self,
-        mut request: Request<Streaming<FlightData>>,
+        _: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        let access = call_layer::access(request.extensions())?;
-        let trace = call_layer::trace(request.extensions());
-        let call = call_layer::charge(request.extensions_mut());
-        let unlimited = request.extensions_mut().remove().unwrap_or_default();
-        let begun = Begun { access, trace, call, unlimited };
-        self.methods.exchange(begun, request.into_inner()).await
+        unimplemented("DoExchange", "its own route answers before this one")
     }
 }

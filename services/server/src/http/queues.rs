@@ -226,12 +226,18 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
     }
 }
 
+/// Maximum size of changed settings, in bytes. Small values of JSON take up to a hundred times their bytes in memory.
+const MAX_PATCH_BYTES: usize = 64 << 10;
+
 /// Returns the settings with the fields in `body` changed.
 fn changed(
     config: &QueueConfig,
     body: &[u8],
     check: impl FnOnce(&QueueConfig) -> Result<(), String>,
 ) -> Result<QueueConfig, String> {
+    if body.len() > MAX_PATCH_BYTES {
+        return Err(format!("the settings have {} bytes, expected at most {MAX_PATCH_BYTES}", body.len()));
+    }
     let patch: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
     let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;

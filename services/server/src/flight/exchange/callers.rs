@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::{
@@ -25,10 +24,10 @@ use tonic::Status;
 use super::stream::{Exchange, Messages, from_error, schema_message};
 use crate::{
     Error,
-    callers::Charge,
+    callers::{Account, Charge},
     connections::unsent_limit,
     drain::stopping,
-    flight::batches::BatchReader,
+    flight::batches::{BatchReader, Received, Rows},
     registry::queues::{Scored, Served},
     services::Services,
     traces::{Span, number},
@@ -73,12 +72,14 @@ pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Mes
     let served = context.services.queues.get(&infer.queue, &exchange.access)?;
     let Services { online, datasets, .. } = &context.services;
     let lookup = online.lookup_of(datasets, &exchange.access, &served).await?;
+    let account = Account::new(&context.services.callers, exchange.access.caller());
+    let keys = BatchReader::of_requests(lookup.request_names(), online.max_keys(), account);
     let caller = Caller {
         exchange,
         served,
         queue: infer.queue.clone(),
         lookup,
-        keys: BatchReader::new("keys"),
+        keys,
         next: 0,
         asked: FuturesUnordered::new(),
         handles: HashMap::new(),
@@ -111,7 +112,7 @@ impl Caller {
                 && has_room
                 && let Some(message) = self.parked.take()
             {
-                self.ask(&message).await?;
+                self.ask(message).await?;
                 continue;
             }
             let reads = !self.is_done && !self.stopping && self.parked.is_none();
@@ -133,7 +134,7 @@ impl Caller {
                 }
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
                     Some(message) if self.cancel(&message)? => {}
-                    Some(message) if has_room => self.ask(&message).await?,
+                    Some(message) if has_room => self.ask(message).await?,
                     Some(message) => self.parked = Some(message),
                     None => self.is_done = true,
                 },
@@ -155,15 +156,16 @@ impl Caller {
     }
 
     /// Queues the request of a message. An invalid request fails alone.
-    async fn ask(&mut self, message: &FlightData) -> Result<(), Error> {
+    async fn ask(&mut self, message: FlightData) -> Result<(), Error> {
         // A token may be revoked while the stream runs.
         self.exchange.context.check_access(&self.exchange.access, &self.served.features)?;
-        let is_batch = BatchReader::is_batch(message);
-        let keys = self.keys.read(message, self.exchange.context.services.online.max_keys());
-        if !is_batch {
-            return keys.map(drop);
-        }
-        let asked = request(&message.app_metadata)?;
+        let metadata = message.app_metadata.clone();
+        let Exchange { context, access, .. } = &self.exchange;
+        let Received::Batch(keys) = self.keys.read(&context.services.online, access, message).await? else {
+            return Ok(());
+        };
+        let asked = request(&metadata)?;
+        drop(metadata);
         let id = asked.id.unwrap_or(self.next);
         self.next += 1;
         if asked.cancel.is_some() {
@@ -181,11 +183,11 @@ impl Caller {
     async fn admit(
         &mut self,
         id: u64,
-        keys: Result<Option<RecordBatch>, Error>,
+        keys: Result<Rows, Error>,
         asked: &InferRequest,
         mut span: Option<Span>,
     ) -> Result<(), Error> {
-        let keys = keys?.ok_or_else(|| Error::invalid("keys: are missing"))?;
+        let request = keys?;
         let seconds = asked.timeout_seconds;
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
             Error::invalid(format!("timeout_seconds: is {seconds}, expected seconds of 0 or more"))
@@ -200,8 +202,9 @@ impl Caller {
         };
         let timeout = (!timeout.is_zero()).then_some(timeout);
         let failed = |error| self.exchange.context.services.datasets.read_error(self.served.reads(), error);
-        let rows = keys.num_rows() as u64;
-        let keys = self.lookup.encode(&keys).await.map_err(failed)?;
+        let rows = request.rows.num_rows() as u64;
+        let keys = self.lookup.encode(&request.rows).await.map_err(failed)?;
+        drop(request);
         let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
         if let Some(span) = &mut span {
             span.set("forebay.rows", number(rows));

@@ -1,6 +1,5 @@
 //! Lookups over DoExchange: receives keys and sends rows, in order.
 
-use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::Lookup;
@@ -15,8 +14,8 @@ use tonic::{Code, Status};
 use super::stream::{Exchange, Messages, from_error, message, schema_message};
 use crate::{
     Error,
-    callers::{Charge, Resource},
-    flight::batches::BatchReader,
+    callers::{Account, Charge, Resource},
+    flight::batches::{BatchReader, Received, Rows},
     traces::number,
 };
 
@@ -35,12 +34,11 @@ struct Lookups {
     /// Schema of every answer.
     schema: SchemaRef,
     keys: BatchReader,
-    max_keys: usize,
 }
 
 /// A batch of keys that was received.
 struct Keys {
-    keys: Result<RecordBatch, Error>,
+    keys: Result<Rows, Error>,
     continue_on_error: bool,
 }
 
@@ -66,9 +64,9 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
     let request = (bytes > SMALL_REQUEST_BYTES).then(charge).transpose()?;
     let schema = context.prepare(&mut lookup, &wanted).await?;
     let head = schema_message(&schema);
-    let max_keys = context.services.online.max_keys();
-    let keys = BatchReader::new("keys");
-    let lookups = Lookups { exchange, wanted, lookup, _request: request, schema, keys, max_keys };
+    let account = Account::new(&services.callers, exchange.access.caller());
+    let keys = BatchReader::of_requests(lookup.request_names(), services.online.max_keys(), account);
+    let lookups = Lookups { exchange, wanted, lookup, _request: request, schema, keys };
     let answers = stream::try_unfold(lookups, |mut lookups| async move {
         let answer = lookups.next().await?;
         Ok::<_, Status>(answer.map(|answer| (answer, lookups)))
@@ -80,7 +78,7 @@ impl Lookups {
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         let Some(Keys { keys, continue_on_error }) = self.next_keys().await? else { return Ok(None) };
         let answer = match keys {
-            Ok(keys) => self.answer(&keys).await,
+            Ok(keys) => self.answer(keys).await,
             Err(error) => Err(error),
         };
         match answer {
@@ -95,13 +93,15 @@ impl Lookups {
         }
     }
 
-    async fn answer(&mut self, keys: &RecordBatch) -> Result<Answered, Error> {
+    async fn answer(&mut self, keys: Rows) -> Result<Answered, Error> {
         let Exchange { context, access, trace, .. } = &self.exchange;
         let span = trace.as_ref().map(|trace| trace.child("lookup", Instant::now()));
         // A token may be revoked while the stream runs.
         context.check_access(access, &self.wanted)?;
-        let count = keys.num_rows() as u64;
-        let keys = context.encode(&mut self.lookup, &self.wanted, keys).await?;
+        let count = keys.rows.num_rows() as u64;
+        let encoded = context.encode(&mut self.lookup, &self.wanted, &keys.rows).await?;
+        drop(keys);
+        let keys = encoded;
         // Before the answer takes memory.
         let bytes = keys.answer_bytes().min(context.services.online.max_answer_bytes());
         let mut charge = self.exchange.charge(bytes).await?;
@@ -133,21 +133,19 @@ impl Lookups {
     }
 
     async fn next_keys(&mut self) -> Result<Option<Keys>, Status> {
-        let Exchange { context, messages, .. } = &mut self.exchange;
+        let Exchange { context, access, messages, .. } = &mut self.exchange;
         loop {
             let message = context.services.drain.unless_drained(messages.next()).await?;
             let Some(message) = message.transpose()? else { return Ok(None) };
-            let is_batch = BatchReader::is_batch(&message);
-            let keys = self.keys.read(&message, self.max_keys);
-            if !is_batch {
-                keys?;
+            let metadata = message.app_metadata.clone();
+            let Received::Batch(keys) = self.keys.read(&context.services.online, access, message).await?
+            else {
                 continue;
-            }
-            let metadata: KeysMetadata = match message.app_metadata.as_ref() {
+            };
+            let metadata: KeysMetadata = match metadata.as_ref() {
                 [] => KeysMetadata::default(),
                 bytes => Encoding::of(bytes).decode("KeysMetadata", bytes).map_err(Error::from)?,
             };
-            let keys = keys.and_then(|keys| keys.ok_or_else(|| Error::invalid("keys: are missing")));
             return Ok(Some(Keys { keys, continue_on_error: metadata.continue_on_error }));
         }
     }

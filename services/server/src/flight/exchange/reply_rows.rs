@@ -6,6 +6,9 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, Ip
 use arrow_schema::{DataType, Field};
 use forebay_inference::queue::BatchShape;
 
+/// Bytes of a column in the header of a message, with a node and two buffers.
+const HEADER_BYTES: usize = 48;
+
 /// Checks that the rows of a reply can be divided among the requests of its batch.
 ///
 /// # Errors
@@ -33,6 +36,12 @@ pub(super) fn split(
         start += size;
         part
     })
+}
+
+/// Bytes that [`split`] encodes: the rows, and a header for each request.
+pub(super) fn split_bytes(rows: &RecordBatch, shape: &BatchShape) -> usize {
+    let headers = shape.request_rows.len().saturating_mul(rows.num_columns()).saturating_mul(HEADER_BYTES);
+    rows.get_array_memory_size().saturating_add(headers)
 }
 
 fn check_column(field: &Field) -> Result<(), String> {

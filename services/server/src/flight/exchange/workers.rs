@@ -25,11 +25,14 @@ use super::{
 use crate::{
     Error,
     auth::Access,
-    callers::{Caller, Charge, Resource, WeakCharge},
+    callers::{Account, Caller, Charge, Resource, WeakCharge},
     drain::stopping,
     error::clip,
     events::{Event, Kind},
-    flight::{Context, batches::BatchReader},
+    flight::{
+        Context,
+        batches::{BatchReader, Received},
+    },
     registry::queues::{QueuedKeys, Scored, Served},
     traces::{Span, number},
 };
@@ -96,7 +99,8 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
     let (queue, at_work) = (request.queue.clone(), DashMap::new());
     let connection = Arc::new(Connection { context, access, queue, served, at_work });
     let presence = Presence::new(&connection, credits);
-    let (replies, reader) = (worker.replies(), BatchReader::new("reply"));
+    let account = Account::new(&connection.context.services.callers, connection.access.caller());
+    let (replies, reader) = (worker.replies(), BatchReader::of_replies(MAX_REPLY_ROWS, account));
     let inward = Inward { connection: Arc::clone(&connection), messages, replies, reader };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
     let batches = Batches {
@@ -263,19 +267,21 @@ impl Inward {
     async fn replies(&mut self) -> Result<(), Status> {
         while let Some(message) = self.messages.next().await.transpose()? {
             self.connection.check_access()?;
-            self.reply(&message)?;
+            self.reply(message).await?;
         }
         Ok(())
     }
 
-    fn reply(&mut self, message: &FlightData) -> Result<(), Error> {
-        let encoding = Encoding::of(&message.app_metadata);
-        let reply: BatchReply = if message.app_metadata.is_empty() {
-            BatchReply::default()
-        } else {
-            encoding.decode("BatchReply", &message.app_metadata).map_err(Error::from)?
+    async fn reply(&mut self, message: FlightData) -> Result<(), Error> {
+        let reply: BatchReply = match message.app_metadata.as_ref() {
+            [] => BatchReply::default(),
+            metadata => Encoding::of(metadata).decode("BatchReply", metadata).map_err(Error::from)?,
         };
-        let rows = self.reader.read(message, MAX_REPLY_ROWS)?;
+        let (online, access) = (&self.connection.context.services.online, &self.connection.access);
+        let rows = match self.reader.read(online, access, message).await? {
+            Received::Batch(rows) => Some(rows?),
+            Received::Nothing => None,
+        };
         if rows.is_none() && reply.error.is_empty() {
             return Ok(()); // The schema.
         }
@@ -295,21 +301,29 @@ impl Inward {
             self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
             return Ok(());
         };
-        if let Err(why) = reply_rows::check(&rows, &shape) {
+        if let Err(why) = reply_rows::check(&rows.rows, &shape) {
             self.replies.reply(id, Err(Failure::Failed(clip(&why))));
             return Err(Error::invalid(format!("reply: {why}")));
         }
-        let schema = rows.schema();
+        let schema = rows.rows.schema();
         self.connection.served.replied(&schema);
-        let parts = reply_rows::split(&rows, &shape).zip(callers);
-        // One at a time, so that no more than one part takes memory without a charge.
-        let values = parts.map(|(part, (caller, charge))| {
-            self.scored(&schema, part.map_err(Failure::Failed)?, &caller, &charge, &features)
-        });
-        self.replies.reply_each(id, values.collect());
+        let bytes = reply_rows::split_bytes(&rows.rows, &shape);
+        let connection = Arc::clone(&self.connection);
+        let split = move || {
+            let parts = reply_rows::split(&rows.rows, &shape).zip(callers);
+            // One at a time, so that no more than one part takes memory without a charge.
+            let values = parts.map(|(part, (caller, charge))| {
+                connection.scored(&schema, part.map_err(Failure::Failed)?, &caller, &charge, &features)
+            });
+            values.collect()
+        };
+        let (online, access) = (&self.connection.context.services.online, &self.connection.access);
+        self.replies.reply_each(id, online.work(access, bytes, split).await?);
         Ok(())
     }
+}
 
+impl Connection {
     /// The answer to a request. It takes over the charge of the request.
     fn scored(
         &self,
@@ -323,7 +337,7 @@ impl Inward {
         let charge = match request.take() {
             Some(charge) => charge.resized(bytes),
             // The request has ended, so that no client waits for this answer.
-            None => self.connection.context.services.callers.take(caller, Resource::UnsentBytes, bytes),
+            None => self.context.services.callers.take(caller, Resource::UnsentBytes, bytes),
         };
         let charge = charge.map_err(|error| Failure::Unsent(error.message().to_owned()))?;
         let (schema, features) = (Arc::clone(schema), Arc::clone(features));
