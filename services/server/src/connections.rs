@@ -41,7 +41,7 @@ use answer::Answer;
 pub(crate) use answer::{size_limit, unsent_limit};
 pub(crate) use config::Config;
 use connection::Next;
-pub(crate) use connection::{Connection, MayPause};
+pub(crate) use connection::{Connection, MayPause, Watch};
 use places::Place;
 pub(crate) use places::Places;
 
@@ -67,7 +67,7 @@ impl Protocol {
     fn is_probe(self, path: &str) -> bool {
         match self {
             Self::Grpc => path == "/grpc.health.v1.Health/Check",
-            Self::Http => matches!(path, "/livez" | "/readyz"),
+            Self::Http => matches!(path, "/livez" | "/readyz" | "/grpc.health.v1.Health/Check"),
         }
     }
 

@@ -1,6 +1,13 @@
 //! One connection: what its requests tell about it, and when it is closed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -11,6 +18,10 @@ use crate::{Error, address::Peer, callers::Caller};
 /// Maximum lifetime of a connection that only probes may use.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum number of concurrent health watches per connection. They need no token, and are no calls of a caller. The limits of connections
+/// therefore limit them, too.
+const MAX_WATCHES: usize = 4;
+
 /// State of a connection. It is an extension of each request of the connection.
 pub(crate) struct Connection {
     place: Place,
@@ -19,6 +30,17 @@ pub(crate) struct Connection {
     peer: Peer,
     requests: Mutex<Requests>,
     is_authenticated: Mutex<bool>,
+    /// Number of health watches.
+    watches: AtomicUsize,
+}
+
+/// A health watch of a connection, until it is dropped.
+pub(crate) struct Watch(Arc<Connection>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Requests {
@@ -76,7 +98,7 @@ impl Connection {
             total_deadlines: 0,
         };
         let (requests, is_authenticated) = (Mutex::new(requests), Mutex::new(false));
-        Self { place, config, opened, peer, requests, is_authenticated }
+        Self { place, config, opened, peer, requests, is_authenticated, watches: AtomicUsize::new(0) }
     }
 
     /// Notes that a request of `caller` was authenticated.
@@ -93,6 +115,20 @@ impl Connection {
         }
         *is_authenticated = true;
         Ok(())
+    }
+
+    /// Begins a health watch.
+    ///
+    /// # Errors
+    /// Busy if the connection has [`MAX_WATCHES`].
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<Watch, Error> {
+        let watch = Watch(Arc::clone(self));
+        if self.watches.fetch_add(1, Ordering::Relaxed) < MAX_WATCHES {
+            return Ok(watch);
+        }
+        let message =
+            format!("the connection has {MAX_WATCHES} health watches; end one of them, or call Check");
+        Err(Error::busy(message))
     }
 
     /// Client of the connection.
@@ -276,6 +312,21 @@ pub(super) mod tests {
         assert_eq!(next(&connection), Next::Check(connection.opened + 1000 * SECOND));
         advance(SECOND).await;
         assert_eq!(next(&connection), Next::Finish);
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_a_few_health_watches_at_a_time() {
+        let connection = connection(config());
+        let mut watches: Vec<_> = (0..MAX_WATCHES).map(|_| connection.watch().unwrap()).collect();
+        for _ in 0..3 {
+            let error = connection.watch().err().unwrap();
+            assert!(error.message().contains("has 4 health watches"), "{error}");
+        }
+        watches.pop();
+        watches.push(connection.watch().unwrap());
+        connection.watch().err().unwrap();
+        drop(watches);
+        assert_eq!(connection.watches.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use crate::{
     Error,
     auth::{Access, Authenticator},
     callers::{Account, Callers, Charge, Resource, SharedCharge},
-    connections::Connection,
+    connections::{Connection, Watch},
     drain::{Drain, stopping},
     services::Services,
     settings::Limits,
@@ -154,6 +154,16 @@ where
         // Orchestrators check health without a token, and also while the server drains.
         let mut timeout = timeout(request.headers());
         if call.method == "health" {
+            let connection = request.extensions().get::<Arc<Connection>>();
+            if let Some(connection) = connection.filter(|_| request.uri().path().ends_with("/Watch")) {
+                match connection.watch() {
+                    Ok(watch) => call.watch = Some(watch),
+                    Err(error) => {
+                        let refused = Status::from(error);
+                        return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
+                    }
+                }
+            }
             let limit = self.layer.limits.request_timeout;
             timeout = Some(timeout.map_or(limit, |timeout| timeout.min(limit)));
             request = request.map(|body| axum::body::Body::new(Limited::new(body, MAX_HEALTH_BYTES)));
@@ -246,6 +256,8 @@ struct Call {
     code: Option<Code>,
     /// Caller of the call, and its charge for the call. The handler may take the charge.
     held: Option<(Account, SharedCharge)>,
+    /// Health watch of the call, if it is one.
+    watch: Option<Watch>,
     span: Option<Span>,
     /// Span of the call's log lines.
     log: tracing::Span,
@@ -258,6 +270,7 @@ impl Call {
             started: Instant::now(),
             code: None,
             held: None,
+            watch: None,
             span: None,
             log: tracing::Span::none(),
         }
