@@ -44,12 +44,16 @@ use axum::{
     extract::DefaultBodyLimit,
     middleware::{from_fn, from_fn_with_state},
 };
+use tokio::runtime::Handle;
+
+use crate::http_runtime::on_io_threads;
 
 pub(crate) use context::Context;
 pub(crate) use host_check::HostCheck;
 pub(crate) use subscribers::Subscribers;
 
-/// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
+/// Returns the router. The health probes need no token, and are answered on the thread of the connection. All other routes, unknown
+/// paths included, are authenticated, and are handled on the runtime that calls this function.
 pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
     let limits = &context.services.limits;
     // An explanation is queued for at most its timeout.
@@ -59,7 +63,8 @@ pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
         .merge(page::routes())
         .fallback(response::unknown_route)
         .method_not_allowed_fallback(response::unknown_method)
-        .layer(from_fn_with_state(Arc::clone(&context), authorize::authorize));
+        .layer(from_fn_with_state(Arc::clone(&context), authorize::authorize))
+        .layer(from_fn_with_state(Handle::current(), on_io_threads));
     probes
         .method_not_allowed_fallback(response::unknown_method)
         .merge(authenticated_routes)

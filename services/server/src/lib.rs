@@ -34,6 +34,7 @@ mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
 mod http;
+mod http_runtime;
 mod idle;
 mod listeners;
 mod lookup_request;

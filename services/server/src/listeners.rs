@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use tokio::task::JoinSet;
+use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{
     Address, Settings,
@@ -22,11 +22,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Reads the credentials and binds the ports.
+    /// Reads the credentials and binds the ports. The HTTP port belongs to `http_runtime`, which must serve it.
     ///
     /// # Errors
     /// If a file is malformed or a port is taken.
-    pub(crate) async fn bind(settings: &Settings) -> anyhow::Result<Self> {
+    pub(crate) async fn bind(settings: &Settings, http_runtime: &Handle) -> anyhow::Result<Self> {
         let authenticator =
             Authenticator::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
         let authenticator = match settings.open_datasets {
@@ -34,14 +34,16 @@ impl Listeners {
             false => authenticator,
         };
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
-        let listen = async |flag: &str, address: &Address| {
+        let listen = async |flag: &str, address: &Address, runtime: &Handle| {
             let acceptor = tls.clone().map(Acceptor::new);
-            let bound = address.bind().await.with_context(|| format!("{flag} {address}"))?;
+            let binding = address.clone();
+            let bound = runtime.spawn(async move { binding.bind().await }).await?;
+            let bound = bound.with_context(|| format!("{flag} {address}"))?;
             let limits = connections::Config::new(&settings.limits, settings.tokens.is_some());
             anyhow::Ok(Connections::new(bound, limits, acceptor)?)
         };
-        let grpc = listen("--grpc", &settings.grpc).await?;
-        let http = listen("--http", &settings.http).await?;
+        let grpc = listen("--grpc", &settings.grpc, &Handle::current()).await?;
+        let http = listen("--http", &settings.http, http_runtime).await?;
         Ok(Self { grpc, http, authenticator, tls })
     }
 

@@ -16,6 +16,7 @@ use crate::{
     connections::{Places, Protocol},
     events::{Event, Kind},
     flight, http,
+    http_runtime::HttpRuntime,
     idle::idle,
     listeners::Listeners,
     readiness,
@@ -38,9 +39,12 @@ pub struct Server {
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
     _tasks: JoinSet<()>,
+    _http_runtime: HttpRuntime,
     _cache_dir: File,
 }
 
+/// Maximum size of a health check over the HTTP port, in bytes: the name of a service.
+const MAX_HEALTH_BYTES: usize = 4096;
 /// Time for the last bytes of a drained server to be sent, and for idle connections to close.
 const FLUSH_TIME: Duration = Duration::from_millis(500);
 /// Time to flush final events to subscribers.
@@ -65,7 +69,8 @@ impl Server {
         let recorder = telemetry::recorder::install()?;
         let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
-        let listeners = Listeners::bind(&settings).await?;
+        let http_runtime = HttpRuntime::start()?;
+        let listeners = Listeners::bind(&settings, http_runtime.handle()).await?;
         let (grpc, http) = (listeners.grpc.address().clone(), listeners.http.address().clone());
         services.start(&settings, &mut tasks);
         listeners.watch_credentials(&settings, &services.events, &mut tasks);
@@ -93,14 +98,18 @@ impl Server {
 
         let Listeners { grpc: grpc_connections, http: http_connections, authenticator, .. } = listeners;
         let stop = CancellationToken::new();
+        let http_health = health_service.clone().max_decoding_message_size(MAX_HEALTH_BYTES);
         let router = flight::router(context, authenticator, health_service)?;
         let limits = Arc::clone(&services.limits);
         let connections = grpc_connections.places().clone();
         let serving = grpc_connections.serve(Protocol::Grpc, router, Arc::clone(&limits), stop.clone());
         let serving = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
         let http_router = http::router(Arc::new(state), host_check);
+        let http_router = http_router.route_service("/grpc.health.v1.Health/Check", http_health);
         // Probes are answered until the process ends.
-        tasks.spawn(http_connections.serve(Protocol::Http, http_router, limits, CancellationToken::new()));
+        let serving_http =
+            http_connections.serve(Protocol::Http, http_router, limits, CancellationToken::new());
+        tasks.spawn_on(serving_http, http_runtime.handle());
         tracing::info!(%grpc, %http, "listening");
         Ok(Self {
             grpc,
@@ -113,6 +122,7 @@ impl Server {
             stop,
             serving,
             _tasks: tasks,
+            _http_runtime: http_runtime,
             _cache_dir: cache_dir,
         })
     }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::{
+    io::{Read, Write},
+    net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -116,4 +118,37 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
     assert!(!drained.is_finished(), "a stream is running");
     drop((stream, flight, health));
     tokio::time::timeout(Duration::from_secs(60), drained).await.unwrap().unwrap();
+}
+
+#[test]
+fn probes_over_the_http_port_are_answered_while_all_io_threads_are_blocked() {
+    let folder = tempfile::tempdir().unwrap();
+    let io_threads =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let settings = Settings {
+        cache_dir: folder.path().join("cache"),
+        grpc: "127.0.0.1:0".parse().unwrap(),
+        http: "127.0.0.1:0".parse().unwrap(),
+        ..Settings::default()
+    };
+    let server = io_threads.block_on(Server::start(settings)).unwrap();
+    let http = server.http().to_string();
+    // The only I/O thread is blocked until the end of the test.
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let (began, has_begun) = std::sync::mpsc::channel();
+    io_threads.spawn(async move {
+        began.send(()).unwrap();
+        drop(blocked.recv());
+    });
+    has_begun.recv().unwrap();
+    for (path, expected) in [("/livez", "200 OK"), ("/readyz", "HTTP/1.0 "), ("/livez", "200 OK")] {
+        let mut stream = TcpStream::connect(&http).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {http}\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(expected), "{answer}");
+    }
+    drop(unblock);
+    io_threads.block_on(server.drain());
 }
