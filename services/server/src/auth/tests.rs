@@ -109,7 +109,8 @@ fn changes_require_an_admin_token_even_if_the_server_is_insecure() {
         authenticator.authenticate(&headers("Bearer of-reader")).unwrap().check_admin().unwrap_err();
     assert_eq!(refused.grpc_code(), Code::PermissionDenied);
     assert!(refused.message().contains("'reader' may not change anything"), "{refused}");
-    file(&folder, "");
+    let another = sha256("of-another");
+    file(&folder, &format!("[another]\nsha256 = \"{another}\"\ndatasets = [\"*\"]"));
     authenticator.tokens().unwrap().reload().unwrap();
     assert_eq!(ops.check_known().unwrap_err().grpc_code(), Code::Unauthenticated);
     assert_eq!(ops.check_admin().unwrap_err().grpc_code(), Code::Unauthenticated);
@@ -207,7 +208,14 @@ fn a_removed_token_is_rejected_at_once_and_an_invalid_file_changes_nothing() {
     assert!(error.contains("tokens.toml") && error.contains("64 hexadecimal digits"), "{error}");
     assert!(access.may_read("flights"), "the previous file still applies");
 
-    file(&folder, "");
+    for nothing in ["", "# no token yet\n"] {
+        file(&folder, nothing);
+        let error = format!("{:#}", tokens.reload().unwrap_err());
+        assert!(error.contains("tokens.toml") && error.contains("there is no token"), "{error}");
+        assert!(access.may_read("flights"), "the previous file still applies");
+    }
+
+    file(&folder, &ctr.replace(&sha256("of-ctr"), &sha256("of-another")));
     assert!(tokens.reload().unwrap());
     assert_eq!(access.check("flights").unwrap_err().grpc_code(), Code::Unauthenticated);
     file(&folder, &ctr);
@@ -215,9 +223,41 @@ fn a_removed_token_is_rejected_at_once_and_an_invalid_file_changes_nothing() {
     assert!(access.may_read("flights"));
 }
 
+#[test]
+fn a_file_that_is_being_written_is_not_used() {
+    let tokens_of = |names: &[&str]| -> String {
+        let token = |name: &&str| {
+            format!("[{name}]\nsha256 = \"{}\"\ndatasets = [\"*\"]\n", sha256(&format!("of-{name}")))
+        };
+        names.iter().map(token).collect()
+    };
+    let (folder, authenticator) = authenticator(&tokens_of(&["first", "second"]));
+    let tokens = authenticator.tokens().unwrap();
+    let access = authenticator.authenticate(&headers("Bearer of-second")).unwrap();
+    // The first half is a valid file. The writer continues as soon as the reader waits.
+    let path = file(&folder, &tokens_of(&["first"]));
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                number += 1;
+                std::fs::write(&path, format!("{}# {number}\n", tokens_of(&["first"]))).unwrap();
+            }
+        });
+        assert!(!tokens.reload().unwrap_or(false), "the file changes all the time");
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(access.may_read("flights"), "the previous file still applies");
+    file(&folder, &tokens_of(&["second"]));
+    assert!(tokens.reload().unwrap());
+    assert!(access.may_read("flights"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn changed_files_are_reloaded() {
-    let (folder, authenticator) = authenticator("");
+    let another = format!("[another]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-another"));
+    let (folder, authenticator) = authenticator(&another);
     let tokens = authenticator.tokens().unwrap();
     let watch = tokio::spawn(Arc::clone(&tokens).watch(Duration::from_secs(10), |_| ()));
     file(&folder, &format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr")));

@@ -72,10 +72,14 @@ impl Tokens {
     /// ```
     ///
     /// # Errors
-    /// The invalid token and what was expected.
+    /// The invalid token and what was expected, also if there is no token.
     pub(super) fn parse(text: &[u8]) -> anyhow::Result<Self> {
         let text = std::str::from_utf8(text).context("expected UTF-8")?;
         let written: BTreeMap<String, Written> = toml::from_str(text)?;
+        ensure!(
+            !written.is_empty(),
+            "there is no token, so that every call would be rejected; expected at least one table [NAME] with `sha256` and `datasets`"
+        );
         let mut grants = HashMap::new();
         for (name, token) in written {
             let mut digest = Digest::default();

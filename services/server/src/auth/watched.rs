@@ -5,9 +5,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use parking_lot::RwLock;
 
+/// Time for which changed files must remain the same before they are used, because a program may still be writing them.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
-/// A value parsed from files. If the files become invalid, the previous value is kept.
+/// A value parsed from files. If the files become invalid, or contain nothing any more, the previous value is kept.
 pub(crate) struct Watched<T> {
     files: Vec<PathBuf>,
     parse: Parse<T>,
@@ -60,13 +63,17 @@ impl<T: Send + Sync + 'static> Watched<T> {
         }
     }
 
-    /// Reloads the files. Returns true if the value changed.
+    /// Reloads the files. Returns true if the value changed. Files that are being written are left for the next call. Blocks.
     ///
     /// # Errors
     /// If a file can't be read or is invalid.
     pub(super) fn reload(&self) -> anyhow::Result<bool> {
         let read = contents(&self.files)?;
         if *self.read.read() == read {
+            return Ok(false);
+        }
+        std::thread::sleep(SETTLE_TIME);
+        if contents(&self.files)? != read {
             return Ok(false);
         }
         let current = Arc::new((self.parse)(&read).with_context(|| names(&self.files))?);

@@ -44,7 +44,11 @@ pub(super) async fn list(
 async fn read(source: &Source, max_addresses: usize) -> anyhow::Result<Listed> {
     let addresses = match source {
         Source::Server(address) => vec![address.clone()],
-        Source::File(path) => parse_file(&contents(path, max_addresses).await?)?,
+        Source::File(path) => {
+            let addresses = parse_file(&contents(path, max_addresses).await?)?;
+            ensure!(!addresses.is_empty(), "the file has no address, expected at least that of this server");
+            addresses
+        }
         Source::Dns { name, port } => {
             let found = tokio::net::lookup_host((name.as_str(), *port)).await.context("lookup failed")?;
             return Ok(resolved(name, found));
@@ -88,10 +92,15 @@ mod tests {
         let sources = [Source::File(path.clone())];
         let error = format!("{:#}", texts(&sources).await.unwrap_err());
         assert!(error.contains("can't open the file") && error.contains("members"), "{error}");
-        for (contents, expected) in [("a:1\nb:2\n", vec!["a:1", "b:2"]), ("c:3", vec!["c:3"]), ("", vec![])] {
+        for (contents, expected) in [("a:1\nb:2\n", vec!["a:1", "b:2"]), ("c:3", vec!["c:3"])] {
             std::fs::write(&new, contents).unwrap();
             std::fs::rename(&new, &path).unwrap();
             assert_eq!(texts(&sources).await.unwrap(), expected);
+        }
+        for nothing in ["", "# written by srun\n"] {
+            std::fs::write(&path, nothing).unwrap();
+            let error = format!("{:#}", texts(&sources).await.unwrap_err());
+            assert!(error.contains("the file has no address"), "{error}");
         }
     }
 
