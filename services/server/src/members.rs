@@ -103,6 +103,11 @@ impl Members {
         watcher.run().await;
     }
 
+    /// True if clients reach this server at its name. Always true without the setting `members`.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.joint.is_none() || self.identity.is_confirmed()
+    }
+
     /// Returns the answer of this server to `hello`.
     ///
     /// # Errors

@@ -18,15 +18,16 @@ const GENERAL: [&str; 4] =
     ["", "arrow.flight.protocol.FlightService", "forebay.v1.Online", "inference.GRPCInferenceService"];
 
 /// True if the server accepts new work: it has recovered the disk cache, has tried to open every dataset and to load every dataset
-/// with lookups, and is not about to stop. What failed is retried and makes only its own calls fail.
+/// with lookups, was reached at its name if it is a member of a cluster, and is not about to stop. What failed is retried and makes only its own calls fail.
 pub(crate) fn is_ready(services: &Services) -> bool {
-    let Services { datasets, loader, online, drain, .. } = services;
+    let Services { datasets, loader, online, members, drain, .. } = services;
     let is_tried = |name: &String| {
         online.get(name).is_none_or(|online| online.is_ready() || online.progress().error.is_some())
             || matches!(datasets.phase(name), Some(Phase::Failed(_)))
     };
     !drain.is_leaving()
         && loader.is_recovered()
+        && members.is_reachable()
         && datasets.all_tried()
         && online.names().iter().all(is_tried)
 }

@@ -317,7 +317,7 @@ export interface paths {
         };
         /**
          * Readiness probe: succeeds once the server has recovered the disk cache, has tried to open every dataset and to load every dataset
-         *     with lookups, until it is about to shut down.
+         *     with lookups, and was reached at its name if it is a member of a cluster, until it is about to shut down.
          */
         get: operations["ready"];
         put?: never;
@@ -1265,6 +1265,8 @@ export interface components {
             opening: string[];
             /** @description Names of datasets whose lookup index is being built for the first time. */
             preparing: string[];
+            /** @description False while no call of this server to its own name (`advertise`) has reached it. Always true without `members`. */
+            reachable: boolean;
             /** @description True if the server accepts new work. */
             ready: boolean;
             /** @description True while the files that an earlier server left in the disk cache are being found. Until then the disk cache is not used. */

@@ -28,6 +28,8 @@ pub(super) struct Readiness {
     draining: bool,
     /// True while the files that an earlier server left in the disk cache are being found. Until then the disk cache is not used.
     recovering_cache: bool,
+    /// False while no call of this server to its own name (`advertise`) has reached it. Always true without `members`.
+    reachable: bool,
     /// Names of datasets that are being opened for the first time.
     opening: Vec<String>,
     /// Names of datasets whose lookup index is being built for the first time.
@@ -43,7 +45,7 @@ pub(super) async fn alive() -> &'static str {
 }
 
 /// Readiness probe: succeeds once the server has recovered the disk cache, has tried to open every dataset and to load every dataset
-/// with lookups, until it is about to shut down.
+/// with lookups, and was reached at its name if it is a member of a cluster, until it is about to shut down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "ready", tag = "probes",
     responses((status = 200, description = "The server accepts new work.", body = Readiness), (status = 503, description = "The server is starting or shutting down.", body = Readiness)),
@@ -53,7 +55,7 @@ pub(super) async fn ready(
     headers: HeaderMap,
 ) -> (StatusCode, Json<Readiness>) {
     let (mut opening, mut preparing, mut failed) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let Services { datasets, loader, online, drain, .. } = &context.services;
+    let Services { datasets, loader, online, members, drain, .. } = &context.services;
     let access = context.authenticator.authenticate(&headers);
     let named = access.map(|access| datasets.list(&access)).unwrap_or_default();
     for dataset in named {
@@ -74,7 +76,8 @@ pub(super) async fn ready(
     let (draining, ready) = (drain.is_leaving(), readiness::is_ready(&context.services));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let recovering_cache = !loader.is_recovered();
-    (status, Json(Readiness { ready, draining, recovering_cache, opening, preparing, failed }))
+    let reachable = members.is_reachable();
+    (status, Json(Readiness { ready, draining, recovering_cache, reachable, opening, preparing, failed }))
 }
 
 /// Returns the metrics in the Prometheus text format. The caller must be allowed to read all datasets.

@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use arrow_flight::{Action, flight_service_client::FlightServiceClient};
 use forebay_proto::v1::HelloResult;
 use prost::Message;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tonic::{
     Request,
     metadata::{Ascii, MetadataValue},
@@ -75,12 +76,18 @@ impl TlsFiles {
         let mut config = match &self.ca {
             Some(path) => {
                 let pem = read(path).await.context("--membership-ca")?;
+                check_pem(&pem).with_context(|| path.display().to_string()).context("--membership-ca")?;
                 ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
             }
             None => ClientTlsConfig::new().with_webpki_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
-            config = config.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
+            let (chain, private) = (read(certificate).await?, read(key).await?);
+            check_pem(&chain).with_context(|| certificate.display().to_string())?;
+            PrivateKeyDer::from_pem_slice(&private)
+                .ok()
+                .with_context(|| format!("{}: expected a private key in PEM form", key.display()))?;
+            config = config.identity(Identity::from_pem(chain, private));
         }
         Ok(config)
     }
@@ -88,6 +95,13 @@ impl TlsFiles {
 
 async fn read(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
     tokio::fs::read(path).await.with_context(|| format!("can't read {}", path.display()))
+}
+
+/// Checks that a file has certificates. Without one, the calls of all other servers would fail.
+fn check_pem(pem: &[u8]) -> anyhow::Result<()> {
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+    ensure!(!certificates.is_empty(), "expected certificates in PEM form, found none");
+    Ok(())
 }
 
 async fn bearer(path: &PathBuf) -> anyhow::Result<MetadataValue<Ascii>> {
@@ -101,12 +115,47 @@ async fn bearer(path: &PathBuf) -> anyhow::Result<MetadataValue<Ascii>> {
     Ok(header)
 }
 
+/// Name of a server, and the number of its process.
+pub(super) type Running = (String, u64);
+
 impl Credentials {
-    /// Calls `hello` on the server at `address`.
+    /// Calls `hello` on the server at `address`. Clients connect to the name in its answer. Unless it is `known` that the same process
+    /// answers there, `hello` is called there, too.
     ///
     /// # Errors
-    /// If the server does not answer in time or rejects the call, or if its answer is malformed.
-    pub(super) async fn greet(&self, address: &Address) -> anyhow::Result<HelloResult> {
+    /// If the server does not answer in time or rejects the call, if its answer is malformed, or if its name leads to no server or to
+    /// another one.
+    pub(super) async fn greet(
+        &self,
+        address: &Address,
+        known: Option<&Running>,
+    ) -> anyhow::Result<HelloResult> {
+        let answer = self.answer(address).await?;
+        let is_known =
+            known.is_some_and(|(name, instance)| *name == answer.name && *instance == answer.instance);
+        if !is_known && answer.name != address.text {
+            self.confirm(&answer.name, answer.instance).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Checks that process `instance` of a server answers at the server's name.
+    ///
+    /// # Errors
+    /// If no server or another process answers there.
+    pub(super) async fn confirm(&self, name: &str, instance: u64) -> anyhow::Result<()> {
+        let answer = self.answer(&Address::parse(name)?).await.with_context(|| {
+            format!("the name of the server is '{name}' (--advertise), but no call reaches it there")
+        })?;
+        ensure!(
+            answer.instance == instance,
+            "the name of the server is '{name}' (--advertise), but another server answers there, which says that its name is '{}'",
+            answer.name
+        );
+        Ok(())
+    }
+
+    async fn answer(&self, address: &Address) -> anyhow::Result<HelloResult> {
         let greeting = tokio::time::timeout(self.timeout, self.call(address)).await;
         let answer = greeting.with_context(|| format!("no answer within {:?}", self.timeout))??;
         checked(answer)
@@ -211,11 +260,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn empty_and_incomplete_certificates_are_rejected_so_that_the_previous_ones_remain() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let (pem, key) = (certificate.pem(), key.serialize_pem());
+        let settings = crate::Settings {
+            tls: Some(crate::settings::Tls {
+                certificate: path("certificate"),
+                key: path("key"),
+                client_ca: Some(path("ca")),
+            }),
+            membership: crate::MembershipSettings { ca: Some(path("ca")), ..Default::default() },
+            ..Settings::default()
+        };
+        let greeter = Greeter::new(&settings);
+        let files = [("ca", pem.as_str()), ("certificate", pem.as_str()), ("key", key.as_str())];
+        files.iter().for_each(|(name, contents)| std::fs::write(path(name), contents).unwrap());
+        greeter.credentials().await.unwrap();
+        for (name, contents) in files {
+            for part in ["", &contents[..contents.len() / 2]] {
+                std::fs::write(path(name), part).unwrap();
+                let error = format!("{:#}", greeter.credentials().await.err().unwrap());
+                assert!(error.contains(&path(name).display().to_string()), "{error}");
+            }
+            std::fs::write(path(name), contents).unwrap();
+        }
+        greeter.credentials().await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_server_that_does_not_answer_is_an_error_after_the_timeout() {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::parse(&silent.local_addr().unwrap().to_string()).unwrap();
         let credentials = Credentials { timeout: Duration::from_millis(50), token: None, tls: None };
-        let error = credentials.greet(&address).await.unwrap_err().to_string();
+        let error = credentials.greet(&address, None).await.unwrap_err().to_string();
         assert!(error.contains("no answer within 50ms"), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! Name, zone and state of this server: its answer to `hello`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use forebay_proto::v1::HelloResult;
 use forebay_storage::{Documents, State};
 use parking_lot::Mutex;
@@ -17,6 +19,8 @@ pub(super) struct Identity {
     name: Option<String>,
     zone: String,
     instance: u64,
+    /// True once this process was reached at its name.
+    is_confirmed: AtomicBool,
     documents: Documents,
     state: Mutex<Option<String>>,
 }
@@ -29,6 +33,7 @@ impl Identity {
             name: settings.advertise.clone(),
             zone: settings.zone.clone().unwrap_or_default(),
             instance: u64::from_le_bytes(random()?),
+            is_confirmed: AtomicBool::new(false),
             documents: state.documents("cluster", "state", MAX_ID_BYTES),
             state: Mutex::default(),
         })
@@ -37,6 +42,21 @@ impl Identity {
     /// Returns the name of this server: its setting `advertise`.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// Returns the number of this process.
+    pub(super) fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// Records that this process was reached at its name.
+    pub(super) fn set_confirmed(&self) {
+        self.is_confirmed.store(true, Ordering::Relaxed);
+    }
+
+    /// True once this process was reached at its name.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.is_confirmed.load(Ordering::Relaxed)
     }
 
     /// Returns the zone of this server; empty for none.

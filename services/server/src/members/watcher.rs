@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     Settings,
     cluster::{Cluster, ClusterView},
-    greeter::{Credentials, Greeter},
+    greeter::{Credentials, Greeter, Running},
     identity::Identity,
     last_list::LastList,
     listing::{self, Listed},
@@ -43,7 +43,7 @@ pub(super) struct Watcher {
     config: Settings,
     setting: String,
     sources: Vec<Source>,
-    greeter: Greeter,
+    greeter: Arc<Greeter>,
     credentials: Credentials,
     identity: Arc<Identity>,
     last_list: LastList,
@@ -54,6 +54,8 @@ pub(super) struct Watcher {
     /// Calls of `hello` in progress, each with its address.
     greetings: JoinSet<(String, anyhow::Result<HelloResult>)>,
     permits: Arc<Semaphore>,
+    /// The server that answers at each address, and that was found at its name, too.
+    running: HashMap<String, Running>,
     /// Host names that the certificates of the servers must contain, by address.
     hosts: HashMap<String, String>,
     /// Scoped addresses of the last list. Each is logged when it appears.
@@ -74,7 +76,7 @@ impl Watcher {
         drain: Drain,
         events: Events,
     ) -> anyhow::Result<Self> {
-        let greeter = Greeter::new(settings);
+        let greeter = Arc::new(Greeter::new(settings));
         let credentials = greeter.credentials().await?;
         let config = settings.membership.clone();
         Ok(Self {
@@ -91,6 +93,7 @@ impl Watcher {
             events,
             started: Instant::now(),
             greetings: JoinSet::new(),
+            running: HashMap::new(),
             hosts: HashMap::new(),
             scoped: BTreeSet::new(),
             list_error: None,
@@ -100,9 +103,32 @@ impl Watcher {
 
     /// Updates and publishes the view; never returns.
     pub(super) async fn run(mut self) {
-        loop {
-            let own = self.own_hello().await;
-            self.follow(own).await;
+        let confirmation = self.confirmation();
+        let following = async {
+            loop {
+                let own = self.own_hello().await;
+                self.follow(own).await;
+            }
+        };
+        tokio::join!(confirmation, following);
+    }
+
+    /// Calls `hello` at the name of this server until this process answers there. Until then, the server is not ready, because clients
+    /// would not reach it.
+    fn confirmation(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (greeter, identity) = (Arc::clone(&self.greeter), Arc::clone(&self.identity));
+        let (events, pause) = (self.events.clone(), self.config.hello_interval);
+        async move {
+            let mut noted = None;
+            while let Err(error) = confirm(&greeter, &identity).await {
+                let message = format!("this server is not ready, because clients can't reach it: {error:#}");
+                if noted.as_ref() != Some(&message) {
+                    events.note(Event::new(Kind::MemberRefused, &message));
+                    noted = Some(message);
+                }
+                sleep(pause).await;
+            }
+            identity.set_confirmed();
         }
     }
 
@@ -162,9 +188,7 @@ impl Watcher {
                 Some(greeted) = self.greetings.join_next() => {
                     // An aborted call has no result.
                     let Ok((address, result)) = greeted else { continue };
-                    if result.is_err() {
-                        counter!("forebay_hello_errors_total").increment(1);
-                    }
+                    self.note_running(&address, &result);
                     let result = result.map(placed).map_err(|error| format!("{error:#}"));
                     changes = members.on_hello(self.now(), &address, result);
                 }
@@ -245,13 +269,30 @@ impl Watcher {
         Ok(Address { host: self.hosts.get(text).cloned().unwrap_or(parsed.host), text: parsed.text })
     }
 
+    /// Notes which server answers at an address. After an error, its name is checked again.
+    fn note_running(&mut self, address: &str, result: &anyhow::Result<HelloResult>) {
+        match result {
+            Ok(hello) => {
+                if self.running.len() > 4 * self.config.max_members {
+                    self.running.clear();
+                }
+                self.running.insert(address.to_owned(), (hello.name.clone(), hello.instance));
+            }
+            Err(_) => {
+                counter!("forebay_hello_errors_total").increment(1);
+                self.running.remove(address);
+            }
+        }
+    }
+
     fn greet(&mut self, text: String) {
         let (address, credentials) = (self.address(&text), self.credentials.clone());
+        let known = self.running.get(&text).cloned();
         let permits = Arc::clone(&self.permits);
         self.greetings.spawn(async move {
             let greeting = async {
                 let _permit = permits.acquire().await.context("the server stops")?;
-                credentials.greet(&address?).await
+                credentials.greet(&address?, known.as_ref()).await
             };
             // Each call must have a result, because the next `hello` is sent to the address only after it.
             let result = AssertUnwindSafe(greeting).catch_unwind().await;
@@ -305,6 +346,12 @@ impl Watcher {
             });
         }
     }
+}
+
+/// Checks that this process answers at its name.
+async fn confirm(greeter: &Greeter, identity: &Identity) -> anyhow::Result<()> {
+    let name = identity.name().context("this server has no name")?;
+    greeter.credentials().await?.confirm(name, identity.instance()).await
 }
 
 /// Reads the member list after `delay`.

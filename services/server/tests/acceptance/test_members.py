@@ -177,27 +177,26 @@ def test_a_file_of_members_is_followed(cluster: Cluster) -> None:
     cluster.agree(0, 1, 2)
 
 
-def test_a_list_that_empties_or_halves_is_held_back(cluster: Cluster) -> None:
+def test_a_list_that_halves_is_held_back_and_one_that_empties_is_an_error(cluster: Cluster) -> None:
     servers = cluster.start_all(4, limits='removal_delay = "50ms"\nunlisted_timeout = "50ms"')
 
     def held(server: Server) -> bool:
         return get(server, "/api/v1/members")["held"] is not None
 
-    for remaining in [(), (0,)]:
-        cluster.list(*remaining)
-        until(lambda: all(map(held, servers)))
-        reads = scrape(servers[0]).value("forebay_hello_errors_total")
-        answer = get(servers[0], "/api/v1/members")
-        assert answer["held"]["of"] == 4 and answer["held"]["lost"] == 4 - len(remaining)
-        assert 0 < answer["held"]["adopted_in_seconds"] <= 60
-        assert cluster.states(0) == dict.fromkeys(map(cluster.name, range(4)), "ready")
-        assert scrape(servers[0]).value("forebay_hello_errors_total") == reads
-        cluster.list(0, 1, 2, 3)
-        until(lambda: not any(map(held, servers)))
+    cluster.list(0)
+    until(lambda: all(map(held, servers)))
+    reads = scrape(servers[0]).value("forebay_hello_errors_total")
+    answer = get(servers[0], "/api/v1/members")
+    assert answer["held"]["of"] == 4 and answer["held"]["lost"] == 3
+    assert 0 < answer["held"]["adopted_in_seconds"] <= 60
+    assert cluster.states(0) == dict.fromkeys(map(cluster.name, range(4)), "ready")
+    assert scrape(servers[0]).value("forebay_hello_errors_total") == reads
+    cluster.list(0, 1, 2, 3)
+    until(lambda: not any(map(held, servers)))
     assert cluster.events(0, "member_left") == []
-    assert len(cluster.events(0, "member_list_held")) == 2
-    # A list that can't be read or is malformed holds the last one, too.
-    for text, reason in [("127.0.0.1:1\nnot an address\n", "line 2"), (None, "can't open the file")]:
+    assert len(cluster.events(0, "member_list_held")) == 1
+    # A list that is empty, malformed or can't be read holds the last one, too.
+    for text, reason in [("", "has no address"), ("127.0.0.1:1\nnot an address\n", "line 2"), (None, "can't open the file")]:
         cluster.file.unlink() if text is None else replace(cluster.file, text)
         until(lambda: reason in (get(servers[0], "/api/v1/members")["list_error"] or ""))
         assert cluster.states(0) == dict.fromkeys(map(cluster.name, range(4)), "ready")
@@ -231,6 +230,24 @@ def test_a_server_of_another_state_is_refused_with_words(cluster: Cluster) -> No
     for server, count in [(cluster.servers[0], 2), (stranger, 1)]:
         for uris in plan_of(server, world_size=4):
             assert len(uris) == count + 1, uris
+
+
+def test_a_server_that_is_not_reached_at_its_name_is_not_ready_and_gets_no_streams(cluster: Cluster) -> None:
+    cluster.reserve(3)
+    cluster.list(0, 1, 2)
+    cluster.start(0)
+    wrong = {1: (f"127.0.0.1:{free_port()}", "no call reaches it there"), 2: (cluster.name(0), "another server answers there")}
+    for number, (name, reason) in wrong.items():
+        server = cluster.start(number, grpc=cluster.name(number), advertise=name)
+        until(lambda: any(reason in message for message in cluster.events(number, "member_refused")))
+        answer = ask(server, "GET", "/readyz")
+        assert (answer.status, answer.json["ready"], answer.json["reachable"]) == (503, False, False)
+        others = lambda: {other["address"]: json.dumps(other) for other in get(cluster.servers[0], "/api/v1/members")["others"]}
+        until(lambda: reason in others().get(cluster.name(number), ""), failure=lambda: str(others()))
+    assert ask(cluster.servers[0], "GET", "/readyz").status == 200
+    assert cluster.states(0) == {cluster.name(0): "ready"}
+    for uris in plan_of(cluster.servers[0], world_size=4):
+        assert uris == [f"grpc://{cluster.name(0)}".encode(), REUSE]
 
 
 def test_a_killed_server_stays_a_member_and_returns_to_its_streams(cluster: Cluster) -> None:
