@@ -209,15 +209,16 @@ pub struct Limits {
     pub max_connection_age: Option<Duration>,
     /// Maximum number of concurrent calls per connection. The HTTP port never accepts more than 32. Default: 256.
     pub max_calls_per_connection: u32,
-    /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
+    /// Number of events that the server keeps for the dashboard and `/api/v1/events`, at least 1. If there are more, the oldest one of the
+    /// dataset or queue with the most events is dropped. Default: 1,000.
     pub max_events: usize,
     /// Maximum number of concurrent subscribers of `/api/v1/live`. One caller may have 7/8 of them. Default: 64.
     pub max_live_subscribers: usize,
     /// Maximum number of open snapshots in addition to the current one of each dataset, over all datasets of the server. If it is
     /// reached, opening another one closes one of them, which is reopened when a request needs it. Default: 64.
     pub max_pinned_snapshots: usize,
-    /// Maximum number of job records kept for `forebay explain`. Above it, the least recently written record of the dataset with the most
-    /// records is removed first. 0 disables job records. Default: 10,000.
+    /// Maximum number of job records kept for `forebay explain`. Above it, or above a total size of 32 MiB, the least recently written
+    /// record of the dataset with the most records is removed first. 0 disables job records. Default: 10,000.
     pub max_jobs: usize,
     /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. If it is 2 or more,
     /// one caller can run one fewer than this number. The next free place goes to the queued caller with the fewest running

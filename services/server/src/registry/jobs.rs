@@ -15,14 +15,14 @@ use futures::{StreamExt, stream};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::Error;
-use surplus::surplus;
+use surplus::{Room, surplus};
 
 pub(crate) use notes::Notes;
 
 /// Maximum size of a record, in bytes. A request has at most `limits.max_request_bytes`, by default half of this.
 const MAX_RECORD_BYTES: u64 = 2 << 20;
-/// Maximum total size of listed records, in bytes; older records are omitted.
-const MAX_LISTED_BYTES: u64 = 64 << 20;
+/// Maximum total size of all records, in bytes. A typical record has less than 1 KiB.
+const MAX_TOTAL_BYTES: u64 = 32 << 20;
 /// Number of records that are read concurrently.
 const CONCURRENT_READS: usize = 16;
 
@@ -131,10 +131,10 @@ impl Jobs {
     /// last call. Concurrent calls read one after the other.
     async fn read(&self, picks: impl Fn(&str) -> bool) -> Result<Vec<JobRecord>, forebay_storage::Error> {
         let mut listed = self.documents.list().await?;
-        // The state has more records than that until the servers remove some.
+        // The state has more records than `max_jobs` and `MAX_TOTAL_BYTES` until the servers remove some.
         listed.truncate(self.max_jobs.saturating_mul(2));
         listed.sort_by_key(|meta| !picks(&meta.name));
-        let mut room = MAX_LISTED_BYTES;
+        let mut room = 2 * MAX_TOTAL_BYTES;
         // Those that are not picked are only kept if they were read before.
         listed.retain(|meta| {
             let fits = meta.bytes <= room;
@@ -163,11 +163,13 @@ impl Jobs {
         }
         drop(reading);
         let picked = listed.iter().filter(|meta| picks(&meta.name));
-        let picked: Vec<&JobRecord> = picked.filter_map(|meta| known.get(&meta.name)?.1.as_ref()).collect();
-        let datasets: Vec<_> = picked.iter().map(|record| Some(record.request.dataset.as_str())).collect();
-        let removed: HashSet<usize> = surplus(&datasets, self.max_jobs).into_iter().collect();
+        let picked: Vec<(&JobRecord, u64)> =
+            picked.filter_map(|meta| Some((known.get(&meta.name)?.1.as_ref()?, meta.bytes))).collect();
+        let sizes = picked.iter().map(|(record, bytes)| (Some(record.request.dataset.as_str()), *bytes));
+        let sizes: Vec<_> = sizes.collect();
+        let removed: HashSet<usize> = surplus(&sizes, self.room()).into_iter().collect();
         let kept = picked.into_iter().enumerate().filter(|(position, _)| !removed.contains(position));
-        let mut found: Vec<JobRecord> = kept.map(|(_, record)| record.clone()).collect();
+        let mut found: Vec<JobRecord> = kept.map(|(_, (record, _))| record.clone()).collect();
         drop(known);
         found.sort_by(|a, b| b.last_seen.total_cmp(&a.last_seen).then_with(|| a.id.cmp(&b.id)));
         Ok(found)
@@ -190,7 +192,12 @@ impl Jobs {
         Ok(before.is_none())
     }
 
-    /// Removes the records above `max_jobs`: the least recently written ones of the datasets with the most records.
+    /// Returns the limits of all records together.
+    fn room(&self) -> Room {
+        Room { records: self.max_jobs, bytes: MAX_TOTAL_BYTES }
+    }
+
+    /// Removes the records above `max_jobs` and [`MAX_TOTAL_BYTES`]: the least recently written ones of the datasets with the most.
     async fn forget_old(&self) -> Result<(), Error> {
         let listed = self.documents.list().await?;
         for position in self.read_surplus(&listed).await? {
@@ -199,12 +206,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Returns the positions of the records above `max_jobs` in the list of all records. Reads records whose dataset is not known yet.
+    /// Returns the positions of the records above the limits in the list of all records. Reads records whose dataset is not known yet.
     async fn read_surplus(&self, listed: &[DocumentMeta]) -> Result<Vec<usize>, Error> {
         let mut known = self.datasets.lock().await;
         let mut before = std::mem::take(&mut *known);
         known.extend(listed.iter().filter_map(|meta| before.remove_entry(&meta.name)));
-        if listed.len() <= self.max_jobs {
+        let total: u64 = listed.iter().map(|meta| meta.bytes).sum();
+        if listed.len() <= self.max_jobs && total <= MAX_TOTAL_BYTES {
             return Ok(Vec::new());
         }
         let unknown = listed.iter().map(|meta| &meta.name).filter(|id| !known.contains_key(*id));
@@ -223,8 +231,9 @@ impl Jobs {
         }
         drop(reading);
         let dataset = |meta: &DocumentMeta| known.get(&meta.name).map(String::as_str);
-        let datasets: Vec<Option<&str>> = listed.iter().map(dataset).collect();
-        Ok(surplus(&datasets, self.max_jobs))
+        let records: Vec<(Option<&str>, u64)> =
+            listed.iter().map(|meta| (dataset(meta), meta.bytes)).collect();
+        Ok(surplus(&records, self.room()))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Operational events: the last ones are kept for the dashboard and the API, and subscribers are notified of new ones.
 
 mod event;
+mod kept;
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -14,26 +14,25 @@ use tokio::sync::watch;
 use crate::auth::Access;
 
 pub(crate) use event::{Event, Kind, Severity};
+use kept::Kept;
 
-/// Ring buffer of the last `limits.max_events` events. Cheap to clone.
+/// Buffer of `limits.max_events` events. If it is full, the oldest event of the audience with the most events is dropped. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Events {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Oldest first, with consecutive ids.
-    kept: Mutex<VecDeque<Arc<Event>>>,
-    max_events: usize,
+    kept: Mutex<Kept>,
     /// Id of the last event, 0 before the first.
     last: watch::Sender<u64>,
 }
 
 impl Events {
-    /// Creates an empty buffer that drops the oldest event when it holds more than `max_events`.
+    /// Creates an empty buffer of at most `max_events` events.
     pub(crate) fn new(max_events: usize) -> Self {
-        let kept = Mutex::new(VecDeque::new());
-        Self { shared: Arc::new(Shared { kept, max_events, last: watch::Sender::new(0) }) }
+        let kept = Mutex::new(Kept::new(max_events));
+        Self { shared: Arc::new(Shared { kept, last: watch::Sender::new(0) }) }
     }
 
     /// Stores, counts and logs an event. Callers do not log it themselves.
@@ -44,12 +43,11 @@ impl Events {
         event.id = *self.shared.last.borrow() + 1;
         event.timestamp = unix_seconds(SystemTime::now());
         let id = event.id;
-        let oldest = if kept.len() >= self.shared.max_events { kept.pop_front() } else { None };
-        kept.push_back(Arc::new(event));
+        let dropped = kept.push(Arc::new(event));
         // Under the lock, so that subscribers see ids in order.
         self.shared.last.send_replace(id);
         drop(kept);
-        drop(oldest);
+        drop(dropped);
     }
 
     /// Returns the events after `id` that are visible to `access`, oldest first. An id beyond the last event, which stems from
@@ -57,8 +55,7 @@ impl Events {
     pub(crate) fn after(&self, id: u64, access: &Access) -> Vec<Arc<Event>> {
         let kept = self.shared.kept.lock();
         let id = if id > *self.shared.last.borrow() { 0 } else { id };
-        let start = kept.partition_point(|event| event.id <= id);
-        let mut events: Vec<_> = kept.range(start..).cloned().collect();
+        let mut events = kept.after(id);
         drop(kept);
         events.retain(|event| event.is_visible_to(access));
         events

@@ -8,13 +8,18 @@ use std::{
 
 use forebay_proto::v1;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::{JobRecord, Jobs};
 use crate::Error;
 
 /// Maximum number of queued records; a dropped record is queued again when the next stream of the job starts.
 const MAX_PENDING: usize = 1024;
+/// Maximum total size of the requests of queued records, in bytes.
+const MAX_PENDING_BYTES: usize = 8 << 20;
+/// Total size of the requests of new records, in bytes, after which old records are removed.
+const UNCHECKED_BYTES: usize = 4 << 20;
 /// Interval after which a job is written again when one of its streams starts.
 const WRITTEN_FOR: Duration = Duration::from_secs(3600);
 
@@ -26,10 +31,20 @@ pub(crate) struct Notes {
 
 struct Shared {
     max_jobs: usize,
-    pending: mpsc::Sender<JobRecord>,
+    pending: mpsc::Sender<Queued>,
     count: watch::Sender<usize>,
+    /// Room for the requests of further records, in bytes.
+    room: Arc<Semaphore>,
     /// Time at which this server last queued each job.
     noted: Mutex<HashMap<String, Instant>>,
+}
+
+/// A queued record.
+struct Queued {
+    record: JobRecord,
+    /// Size of its request, in bytes.
+    bytes: usize,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Notes {
@@ -40,6 +55,7 @@ impl Notes {
             max_jobs: jobs.max_jobs,
             pending,
             count: watch::Sender::new(0),
+            room: Arc::new(Semaphore::new(MAX_PENDING_BYTES)),
             noted: Mutex::default(),
         });
         (Self { shared: Arc::clone(&shared) }, shared.write(jobs, records))
@@ -56,11 +72,15 @@ impl Notes {
         if !self.shared.is_due(&record.id, Instant::now()) {
             return;
         }
+        let (id, bytes) = (record.id.clone(), train.encoded_len());
+        let room = u32::try_from(bytes).ok();
+        let room = room.and_then(|bytes| Arc::clone(&self.shared.room).try_acquire_many_owned(bytes).ok());
         // The count is incremented before sending, because the writer may decrement it at once.
         self.shared.count.send_modify(|count| *count += 1);
-        if let Err(error) = self.shared.pending.try_send(record) {
+        let queued = room.map(|_room| self.shared.pending.try_send(Queued { record, bytes, _room }));
+        if !matches!(queued, Some(Ok(()))) {
             self.shared.count.send_modify(|count| *count -= 1);
-            self.shared.forget(&error.into_inner().id);
+            self.shared.forget(&id);
         }
     }
 
@@ -91,10 +111,10 @@ impl Shared {
         self.noted.lock().remove(id);
     }
 
-    async fn write(self: Arc<Self>, jobs: Jobs, mut records: mpsc::Receiver<JobRecord>) {
-        let (mut is_failing, mut unchecked) = (false, usize::MAX);
-        while let Some(record) = records.recv().await {
-            let written = write(&jobs, &record, &mut unchecked).await;
+    async fn write(self: Arc<Self>, jobs: Jobs, mut records: mpsc::Receiver<Queued>) {
+        let (mut is_failing, mut unchecked) = (false, Unchecked { records: usize::MAX, bytes: 0 });
+        while let Some(Queued { record, bytes, _room }) = records.recv().await {
+            let written = write(&jobs, &record, bytes, &mut unchecked).await;
             if let Err(error) = &written {
                 self.forget(&record.id);
                 if !is_failing {
@@ -108,13 +128,26 @@ impl Shared {
     }
 }
 
+/// Number and size of the records that were written since old records were removed.
+struct Unchecked {
+    records: usize,
+    bytes: usize,
+}
+
 /// Writes a record, and removes old records from time to time.
-async fn write(jobs: &Jobs, record: &JobRecord, unchecked: &mut usize) -> Result<(), Error> {
-    let is_new = jobs.keep(record).await?;
-    *unchecked = unchecked.saturating_add(usize::from(is_new));
-    if *unchecked > jobs.max_jobs / 16 {
+async fn write(
+    jobs: &Jobs,
+    record: &JobRecord,
+    bytes: usize,
+    unchecked: &mut Unchecked,
+) -> Result<(), Error> {
+    if jobs.keep(record).await? {
+        unchecked.records = unchecked.records.saturating_add(1);
+        unchecked.bytes = unchecked.bytes.saturating_add(bytes);
+    }
+    if unchecked.records > jobs.max_jobs / 16 || unchecked.bytes > UNCHECKED_BYTES {
         jobs.forget_old().await?;
-        *unchecked = 0;
+        *unchecked = Unchecked { records: 0, bytes: 0 };
     }
     Ok(())
 }

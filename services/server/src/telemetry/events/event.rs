@@ -82,11 +82,12 @@ pub(crate) struct Event {
     #[schema(required)]
     session: Option<String>,
     #[serde(skip)]
-    audience: Audience,
+    pub(super) audience: Audience,
 }
 
 /// Callers that may see an event.
-enum Audience {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Audience {
     Everyone,
     /// Callers that may read all of these datasets.
     ReadersOf(Vec<String>),

@@ -19,6 +19,20 @@ fn the_oldest_events_are_dropped_and_an_id_from_before_a_restart_returns_all() {
 }
 
 #[test]
+fn events_of_one_dataset_do_not_displace_those_of_others() {
+    let (events, access) = (Events::new(10), Access::everything());
+    for dataset in ["users", "items", "users"] {
+        events.note(Event::new(Kind::DatasetOpen, "x").dataset(dataset));
+    }
+    events.note(Event::new(Kind::ReloadFailed, "x"));
+    for _ in 0..1000 {
+        events.note(Event::new(Kind::SessionStarted, "x").dataset("flood"));
+    }
+    assert_eq!(ids(&events.after(0, &access)), [1, 2, 3, 4, 999, 1000, 1001, 1002, 1003, 1004]);
+    assert_eq!(ids(&events.after(3, &access))[..2], [4, 999]);
+}
+
+#[test]
 fn an_event_is_visible_to_callers_that_may_read_its_datasets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens.toml");
