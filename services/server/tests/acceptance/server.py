@@ -134,7 +134,7 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def await_ready(self, ready_file: Path) -> None:
+    def await_ready(self, ready_file: Path, becomes_ready: bool = True) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.is_running():
@@ -145,7 +145,7 @@ class Server:
                     ready = json.loads(first)
                     self.grpc, self.http = ready["grpc"], ready["http"]
                     assert ready["pid"] == self.pid
-            elif self.http_get("/readyz")[0] == 200:
+            elif not becomes_ready or self.http_get("/readyz")[0] == 200:
                 return
             time.sleep(0.01)
         raise StartError(f"not ready within {START_TIMEOUT_S} s", None, self.log())
@@ -168,9 +168,10 @@ class Pool:
         preexec: Callable[[], None] | None = None,
         program: Path | None = None,
         tls: ssl.SSLContext | None = None,
+        becomes_ready: bool = True,
         **flags: object,
     ) -> Server:
-        """Starts a server and waits until it is ready. `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
+        """Starts a server and waits until it is ready, or listens if it does not become ready. `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
         new process before the server does. `program` is the path of another binary than that of `binary`."""
         number = len(self.servers)
         cache_dir = cache_dir or self.folder / f"cache-{number}"
@@ -201,7 +202,7 @@ class Pool:
         server = Server(process, cache_dir, log_path, tls=tls)
         self.servers.append(server)
         RUNNING.append(server)
-        server.await_ready(ready_file)
+        server.await_ready(ready_file, becomes_ready)
         return server
 
     def close(self) -> None:

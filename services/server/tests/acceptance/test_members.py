@@ -238,7 +238,7 @@ def test_a_server_that_is_not_reached_at_its_name_is_not_ready_and_gets_no_strea
     cluster.start(0)
     wrong = {1: (f"127.0.0.1:{free_port()}", "no call reaches it there"), 2: (cluster.name(0), "another server answers there")}
     for number, (name, reason) in wrong.items():
-        server = cluster.start(number, grpc=cluster.name(number), advertise=name)
+        server = cluster.start(number, advertise=name, becomes_ready=False)
         until(lambda: any(reason in message for message in cluster.events(number, "member_refused")))
         answer = ask(server, "GET", "/readyz")
         assert (answer.status, answer.json["ready"], answer.json["reachable"]) == (503, False, False)
