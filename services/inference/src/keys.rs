@@ -1,11 +1,12 @@
 //! Keys as bytes, equal exactly for equal keys.
 
+mod conversion;
+
 use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, RecordBatch, cast::AsArray};
-use arrow_cast::cast;
-use arrow_ord::cmp::distinct;
-use arrow_schema::{ArrowError, DataType, Schema};
-use arrow_select::nullif::nullif;
+use arrow_schema::{DataType, Schema};
 use forebay_loader::{Error, find_column};
+
+use conversion::{converted, kind};
 
 /// Names and types of the columns of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl KeyType {
         let column = |name: &String| {
             let field = schema.field(find_column("key", name, schema)?);
             if kind(field.data_type()).is_none() {
-                let expected = "integers, strings, binary, dates and times";
+                let expected = "integers, decimals, strings, binary, booleans, dates or timestamps";
                 let reason = format!("column '{name}' is of type {}, expected {expected}", field.data_type());
                 return Err(Error::invalid("key", reason));
             }
@@ -61,23 +62,15 @@ impl KeyType {
 
     /// Encodes the columns of `batch` that have the names of the key columns; other columns are ignored.
     ///
-    /// Integers, dates and times of other widths and units are converted. A value that the dataset's type cannot hold matches
-    /// no row.
+    /// Keys of another type of the same kind are equal by value: numbers of any width, precision and scale, text and binary in any
+    /// layout, times of any unit, and instants of any time zone. A value that the dataset's type cannot hold matches no row.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a column that is missing or of an incompatible type.
+    /// [`Error::Invalid`] for a column that is missing or of another kind.
     pub fn encode(&self, batch: &RecordBatch) -> Result<EncodedKeys, Error> {
         let column = |(name, expected): &(String, DataType)| {
-            let found = column_named(batch, name)?;
-            if kind(found.data_type()) != kind(expected) {
-                let reason = format!("column '{name}' is of type {}, expected {expected}", found.data_type());
-                return Err(Error::invalid("keys", reason));
-            }
-            if found.data_type() == expected {
-                return Ok(ArrayRef::clone(found));
-            }
-            converted(found, expected)
-                .map_err(|error| Error::invalid("keys", format!("column '{name}': {error}")))
+            converted(column_named(batch, name)?, expected)
+                .map_err(|reason| Error::invalid("keys", format!("column '{name}' {reason}")))
         };
         let columns = self.columns.iter().map(column).collect::<Result<Vec<_>, _>>()?;
         Ok(self.encode_columns(&columns, batch.num_rows()))
@@ -192,38 +185,6 @@ pub(crate) fn column_named<'a>(keys: &'a RecordBatch, name: &str) -> Result<&'a 
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         Error::invalid("keys", format!("there is no column '{name}' among {names:?}"))
     })
-}
-
-/// Class of types that can be converted to each other.
-#[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    Integer,
-    Text,
-    Binary,
-    Time,
-    Other(DataType),
-}
-
-fn kind(data_type: &DataType) -> Option<Kind> {
-    Some(match data_type {
-        integer if integer.is_integer() => Kind::Integer,
-        DataType::Utf8 | DataType::LargeUtf8 => Kind::Text,
-        DataType::Binary | DataType::LargeBinary => Kind::Binary,
-        DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => Kind::Time,
-        DataType::Boolean | DataType::FixedSizeBinary(1..) => Kind::Other(data_type.clone()),
-        _ => return None,
-    })
-}
-
-/// Converts values to another type. Values that the type cannot represent exactly become null.
-fn converted(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    let cast_values = cast(values, to)?;
-    if !matches!(kind(to), Some(Kind::Time)) {
-        return Ok(cast_values);
-    }
-    // A cast truncates times to coarser units.
-    let differ = distinct(&cast(&cast_values, values.data_type())?, values)?;
-    nullif(&cast_values, &differ)
 }
 
 fn width(data_type: &DataType) -> Option<usize> {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use arrow_flight::FlightDescriptor;
+use arrow_schema::{Field, Fields, Schema, SchemaRef};
+use forebay_inference::Lookup;
 use forebay_loader::{Job, check_mixture};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 
 use super::Context;
-use crate::{Error, auth::Access};
+use crate::{Error, auth::Access, reads};
 
 /// A requested job, with the rank, lane and encoding of its request.
 pub(super) struct RequestedJob {
@@ -77,6 +79,38 @@ impl Context {
         let train = train(command)?;
         let (rank, lane) = (train.rank, train.lane);
         Ok(RequestedJob { job: self.resolve(access, train).await?, rank, lane, encoding })
+    }
+
+    /// Returns the schema of the batches of a `train` command, or of the keys that a `lookup` or `infer` command expects, in the types of
+    /// the key columns.
+    pub(super) async fn schema_of(&self, access: &Access, bytes: &[u8]) -> Result<SchemaRef, Error> {
+        let services = &self.services;
+        match decode(bytes)?.0 {
+            v1::Command { lookup: Some(wanted), train: None, infer: None, worker: None } => {
+                let wanted = v1::Lookup { keys: Vec::new(), ..wanted };
+                let lookup = services.online.lookup(&services.datasets, access, &wanted).await?;
+                self.key_schema(&lookup, reads::of_lookup(&wanted), &Schema::empty())
+            }
+            v1::Command { infer: Some(infer), train: None, lookup: None, worker: None } => {
+                let served = services.queues.get(&infer.queue, access)?;
+                let lookup = services.online.lookup_of(&services.datasets, access, &served).await?;
+                self.key_schema(&lookup, served.reads(), served.request_columns.schema())
+            }
+            _ => Ok(Arc::clone(self.job(access, bytes).await?.job.view().schema())),
+        }
+    }
+
+    /// Schema of the batches of keys of a lookup in the datasets `reads`: the caller's key columns, then the request columns.
+    pub(super) fn key_schema<'a>(
+        &self,
+        lookup: &Lookup,
+        reads: impl IntoIterator<Item = &'a str>,
+        request_columns: &Schema,
+    ) -> Result<SchemaRef, Error> {
+        let keys = lookup.key_columns().map_err(|error| self.services.datasets.read_error(reads, error))?;
+        let keys = keys.into_iter().map(|(name, data_type)| Arc::new(Field::new(name, data_type, true)));
+        let fields: Fields = keys.chain(request_columns.fields().iter().cloned()).collect();
+        Ok(Arc::new(Schema::new(fields)))
     }
 
     async fn resolve(&self, access: &Access, train: v1::Train) -> Result<Arc<Job>, Error> {

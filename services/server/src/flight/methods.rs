@@ -139,7 +139,7 @@ impl Methods for Context {
     fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<SchemaResult>> {
         Box::pin(async move {
             let schema = match described(&descriptor)? {
-                Described::Command(command) => self.job(&access, command).await?.job.view().schema().clone(),
+                Described::Command(command) => self.schema_of(&access, command).await?,
                 Described::Dataset(name) => {
                     self.services.datasets.current(&access, name).await?.snapshot().schema().clone()
                 }

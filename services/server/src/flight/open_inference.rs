@@ -7,11 +7,8 @@ mod tensors;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::{Field, Schema};
-use forebay_inference::{
-    Lookup,
-    queue::{Class, Priority},
-};
+use arrow_schema::{Field, Fields, Schema};
+use forebay_inference::queue::{Class, Priority};
 use forebay_loader::WireBatch;
 use forebay_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
@@ -84,9 +81,8 @@ pub(super) async fn metadata(
 ) -> Result<Response<ModelMetadataResponse>, Error> {
     let served = queue(context, access, &model.name, &model.version)?;
     let lookup = context.services.online.lookup_of(&context.services.datasets, access, &served).await?;
-    let failed = |error| context.services.datasets.read_error(served.reads(), error);
-    let inputs = columns(&lookup, &served).map_err(failed)?;
-    let inputs = inputs.iter().map(|field| {
+    let inputs = context.key_schema(&lookup, served.reads(), served.request_columns.schema())?;
+    let inputs = inputs.fields().iter().map(|field| {
         tensors::metadata(field).ok_or_else(|| {
             let (name, data_type) = (field.name(), field.data_type());
             Error::precondition(format!(
@@ -122,8 +118,8 @@ pub(super) async fn infer(
     let datasets = &context.services.datasets;
     let failed = |error| datasets.read_error(served.reads(), error);
     let mut lookup = context.services.online.lookup_of(datasets, access, &served).await?;
-    let columns = columns(&lookup, &served).map_err(failed)?;
-    let batch = batch(&request, &columns)?;
+    let columns = context.key_schema(&lookup, served.reads(), served.request_columns.schema())?;
+    let batch = batch(&request, columns.fields())?;
     let (timeout, priority) = (timeout(&request)?, priority(&request)?);
     let expected = Expected::from(request);
     let rows = batch.num_rows() as u64;
@@ -173,13 +169,6 @@ pub(super) fn is_queue_ready(
     Ok(readiness::is_queue_ready(&context.services, &served))
 }
 
-/// Inputs of a queue: the columns of the key and the request columns.
-fn columns(lookup: &Lookup, served: &Served) -> Result<Vec<Field>, forebay_loader::Error> {
-    let keys = lookup.key_columns()?.into_iter().map(|(name, data_type)| Field::new(name, data_type, true));
-    let request_columns = served.request_columns.schema().fields().iter();
-    Ok(keys.chain(request_columns.map(|field| field.as_ref().clone())).collect())
-}
-
 /// Checks the names of the outputs of a request, because the response has a copy of a column for each name.
 ///
 /// # Errors
@@ -203,7 +192,7 @@ fn check_outputs(outputs: &[InferRequestedOutputTensor]) -> Result<(), Error> {
 }
 
 /// Decodes the inputs of a request, one for each of `columns`.
-fn batch(request: &ModelInferRequest, columns: &[Field]) -> Result<RecordBatch, Error> {
+fn batch(request: &ModelInferRequest, columns: &Fields) -> Result<RecordBatch, Error> {
     let names = || columns.iter().map(|field| format!("'{}'", field.name())).collect::<Vec<_>>().join(", ");
     let (inputs, raw) = (&request.inputs, &request.raw_input_contents);
     if !raw.is_empty() && raw.len() != inputs.len() {
