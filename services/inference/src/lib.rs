@@ -26,7 +26,7 @@ mod request_columns;
 pub use index::{IndexProgress, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
 pub use lookup::{
-    Answer, Canary, Config, Lookup, LookupKeys, OnlineDataset, Progress, ReadySnapshot, Requirements,
-    Takeover,
+    Answer, Canary, Config, Lookup, LookupKeys, LookupMemory, OnlineDataset, Progress, ReadySnapshot,
+    Requirements, Takeover,
 };
 pub use request_columns::{Dtype, RequestColumn, RequestColumns};

@@ -27,7 +27,7 @@ pub use batcher::Batcher;
 pub use config::QueueConfig;
 pub use cost_model::{Coefficients, CostModel};
 pub use decision::{
-    BatchId, Class, CloseReason, Decision, FormedBatch, Priority, Refusal, RequestId, Time, WorkerId,
+    BatchId, Cause, Class, CloseReason, Decision, FormedBatch, Priority, Refusal, RequestId, Time, WorkerId,
 };
 pub use forecast::{CurrentSettings, CurvePoint, Forecast, ThroughputLatencyCurve};
 pub use handle::Queue;

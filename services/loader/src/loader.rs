@@ -268,16 +268,16 @@ impl Loader {
     }
 
     /// Takes `bytes` for `what` from the memory [reserved for lookups](Self::reserve_for_lookups). Dropping the returned value
-    /// releases them.
+    /// releases them. The tenant of the loader leaves a part of the memory to others.
     ///
     /// # Errors
-    /// Returns [`Error::TooLarge`] with the number of bytes left.
+    /// Returns [`Error::TooLarge`] with the number of bytes that the tenant can have.
     pub fn take_lookup_memory(
         &self,
         what: impl Into<String>,
         bytes: u64,
     ) -> Result<LookupReservation, Error> {
-        self.lookup_memory.take(bytes).map_err(|left| Error::TooLarge {
+        self.lookup_memory.take(self.tenant, bytes).map_err(|left| Error::TooLarge {
             what: what.into(),
             needed: bytes,
             limit: left,

@@ -9,10 +9,9 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use forebay_loader::{Error, Loader, LookupRows, Pool, Priority, Tenant};
+use forebay_loader::{Error, LookupRows, Pool, Priority, Tenant};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use parking_lot::{Mutex, RwLock};
@@ -22,13 +21,11 @@ use tokio::{
 };
 
 use super::{
-    Canary, Config,
+    Canary, Config, LookupMemory,
+    memory::Claim,
     snapshot::{LoadedSnapshot, View, ViewKey, surplus, view_key},
 };
 use crate::index::{IndexProgress, KeyIndex, KeySpec};
-
-/// Time without a use after which a view may be evicted to make room for another one.
-const EVICTABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// A dataset for lookups by key. Cheap to clone.
 #[derive(Clone)]
@@ -40,7 +37,7 @@ struct Shared {
     dataset: String,
     spec: KeySpec,
     config: Config,
-    loader: Loader,
+    memory: LookupMemory,
     /// Threads that build indexes and load rows.
     pool: Pool,
     /// Threads that run large lookups.
@@ -55,10 +52,6 @@ struct Shared {
     unpinned: Notify,
     /// State of the next snapshot's loading.
     next: Mutex<Next>,
-    created: Instant,
-    /// Time of the last use of a view, in microseconds since `created`. Of several uses in one microsecond, each gets a time of
-    /// its own.
-    last_use: AtomicU64,
 }
 
 /// Requirements for the snapshots of a dataset.
@@ -117,6 +110,8 @@ pub struct ReadySnapshot {
 struct Next {
     indexing: Option<IndexProgress>,
     error: Option<String>,
+    /// Failure that `error` describes, if it is known.
+    cause: Option<Error>,
     previous: Option<Reader>,
     pinned: Option<String>,
 }
@@ -124,13 +119,13 @@ struct Next {
 impl OnlineDataset {
     /// Creates a dataset without a snapshot.
     ///
-    /// Rows are loaded through `loader`. Indexes are built on `pool` and saved in `folder`, which must be private to this
+    /// Indexes and rows are held in `memory`, which all datasets share. Indexes are built on `pool` and saved in `folder`, which must be private to this
     /// dataset. Large lookups run on `lookup_pool`, which should run nothing else.
     pub fn new(
         dataset: &str,
         spec: KeySpec,
         config: Config,
-        loader: Loader,
+        memory: LookupMemory,
         (pool, lookup_pool): (Pool, Pool),
         folder: PathBuf,
         requirements: Requirements,
@@ -144,7 +139,7 @@ impl OnlineDataset {
             dataset: dataset.to_owned(),
             spec,
             config,
-            loader,
+            memory,
             pool,
             lookup_pool,
             folder,
@@ -153,8 +148,6 @@ impl OnlineDataset {
             loading: tokio::sync::Mutex::default(),
             unpinned: Notify::new(),
             next: Mutex::default(),
-            created: Instant::now(),
-            last_use: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -193,8 +186,11 @@ impl OnlineDataset {
     /// columns is loaded. Until the new snapshot is loaded, and if that fails, lookups are answered from the previous one.
     ///
     /// A view that is not declared is skipped if its expressions fail or the snapshot has other columns; lookups that use it
-    /// return the error. With a canary and without declared views, the snapshot is rejected instead. If some views are declared, the others are also skipped if their files are damaged or their rows do
-    /// not fit in memory.
+    /// return the error. With a canary and without declared views, the snapshot is rejected instead. If some views are declared, the others
+    /// are also skipped if their files are damaged.
+    ///
+    /// The index and the declared views evict views of any dataset that are not declared. A view that is not declared and does not fit is
+    /// skipped, unless no view is declared and none of the others fits.
     ///
     /// A snapshot that breaks a rule of the canary is rejected. Nothing is loaded while another snapshot is
     /// [pinned](Self::pin). Waits while another snapshot is loaded.
@@ -210,11 +206,14 @@ impl OnlineDataset {
         let id = reader.snapshot().id().to_owned();
         let canary = self.shared.requirements.canary.as_ref();
         let loaded = self.try_load_snapshot(reader, canary, false).await;
-        self.shared.next.lock().error = match &loaded {
+        let mut next = self.shared.next.lock();
+        next.error = match &loaded {
             Ok(Takeover::Done | Takeover::Pinned) => None,
             Ok(Takeover::Rejected { reason }) => Some(format!("snapshot {id} was rejected: {reason}")),
             Err(error) => Some(error.to_string()),
         };
+        next.cause = loaded.as_ref().err().cloned();
+        drop(next);
         loaded
     }
 
@@ -245,8 +244,30 @@ impl OnlineDataset {
     /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress). Has no effect while one is pinned.
     pub fn failed(&self, reason: &str) {
         let mut next = self.shared.next.lock();
-        if next.pinned.is_none() {
-            next.error = Some(reason.to_owned());
+        if next.pinned.is_none() && next.error.as_deref() != Some(reason) {
+            (next.error, next.cause) = (Some(reason.to_owned()), None);
+        }
+    }
+
+    /// The error of a lookup before the first snapshot is loaded. It is temporary unless a snapshot with other files or another server
+    /// configuration is needed.
+    pub(super) fn not_loaded(&self) -> Error {
+        let (name, next) = (self.dataset(), self.shared.next.lock());
+        let cannot = format!("dataset '{name}' cannot be loaded for lookups");
+        match (&next.cause, &next.error) {
+            (Some(Error::Invalid { field, reason }), _) => {
+                Error::invalid(format!("{cannot}: {field}"), reason)
+            }
+            (Some(Error::TooLarge { what, needed, limit, advice }), _) => Error::TooLarge {
+                what: format!("{cannot}: {what}"),
+                needed: *needed,
+                limit: *limit,
+                advice: advice.clone(),
+            },
+            (Some(error @ (Error::Value { .. } | Error::Row { .. })), _) => error.clone(),
+            (Some(Error::Storage(error)), _) if !is_temporary(error) => error.clone().into(),
+            (_, Some(error)) => Error::Unavailable(format!("{cannot}: {error}")),
+            (_, None) => Error::Unavailable(format!("dataset '{name}' is still being loaded for lookups")),
         }
     }
 
@@ -290,9 +311,13 @@ impl OnlineDataset {
         let started = Instant::now();
         let shared = &self.shared;
         let (index, reservation) = self.index(&reader).await?;
-        let (mut loaded, mut bytes) = (HashMap::new(), 0);
+        let (mut loaded, mut bytes, mut too_large) = (HashMap::new(), 0, None);
+        let none_declared = shared.requirements.views.is_empty();
         for (key, view) in self.next_views(previous.as_deref()) {
-            match self.load_view(&key, &view.selection, Tenant::SERVER, &reader, previous.as_deref()).await {
+            // The most recently used view is all that is known of what lookups need if none is declared.
+            let is_required = view.is_declared || (none_declared && loaded.is_empty());
+            let claim = Claim { key: &key, tenant: view.loaded_by, is_required };
+            match self.load_view(claim, &view.selection, &reader).await {
                 Ok(rows) => {
                     bytes += rows.bytes();
                     loaded.insert(key, View { rows: Arc::new(OnceCell::from(rows)), ..view });
@@ -304,8 +329,13 @@ impl OnlineDataset {
                 }
                 Err(error) => {
                     tracing::warn!(dataset = shared.dataset, %error, "cannot load a view; lookups that use it fail");
+                    too_large =
+                        too_large.or(Some(error).filter(|error| matches!(error, Error::TooLarge { .. })));
                 }
             }
+        }
+        if let Some(error) = too_large.filter(|_| none_declared && loaded.is_empty()) {
+            return Err(error);
         }
         if let (Some(canary), Some(previous)) = (canary, &previous)
             && let Some(reason) = self.compare(canary, previous, &index, &loaded).await?
@@ -323,10 +353,11 @@ impl OnlineDataset {
             "loaded a snapshot for lookups"
         );
         let id = reader.snapshot().id().to_owned();
-        let (views, since) = (Mutex::new(loaded), self.now());
-        let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
+        let (views, since) = (Mutex::new(loaded), shared.memory.now());
+        let next = Arc::new(LoadedSnapshot { reader, index, _reservation: reservation, views, since });
+        shared.memory.add(&next);
         let mut state = shared.next.lock();
-        shared.current.write().replace(Arc::new(next));
+        shared.current.write().replace(next);
         state.previous = previous.as_ref().map(|previous| previous.reader.clone());
         if is_pin {
             state.pinned = Some(id);
@@ -378,11 +409,6 @@ impl OnlineDataset {
         self.shared.current.read().clone()
     }
 
-    async fn load_rows(&self, selection: &v1::Train, reader: &Reader) -> Result<Arc<LookupRows>, Error> {
-        let Shared { loader, config, .. } = &*self.shared;
-        loader.lookup_rows(selection, reader.clone(), config.max_answer_bytes).await.map(Arc::new)
-    }
-
     /// Views that the snapshot after `previous` is loaded with: the declared ones, then the others from the most to the least
     /// recently used one.
     fn next_views(&self, previous: Option<&LoadedSnapshot>) -> Vec<(ViewKey, View)> {
@@ -408,45 +434,33 @@ impl OnlineDataset {
 
     /// True if the next snapshot must not become the current one because this view of it failed.
     fn prevents_takeover(&self, view: &View, error: &Error, has_previous: bool) -> bool {
-        use forebay_storage::Error as Storage;
-        let none_declared = self.shared.requirements.views.is_empty();
         match error {
             _ if view.is_declared => true,
-            Error::Unavailable(_) | Error::Storage(Storage::Unavailable { .. } | Storage::Changed { .. }) => {
-                true
-            }
+            Error::Unavailable(_) => true,
+            Error::Storage(error) if is_temporary(error) => true,
             // The used views are all that is known of what lookups need.
-            Error::TooLarge { .. } => none_declared,
-            Error::Storage(_) => none_declared && has_previous,
+            Error::Storage(_) => self.shared.requirements.views.is_empty() && has_previous,
+            // Views that nobody declared give way to the next snapshot.
+            Error::TooLarge { .. } => false,
             Error::Invalid { .. } | Error::Value { .. } | Error::Row { .. } | Error::Internal(_) => false,
         }
     }
 
-    /// Loads the rows of a view for `tenant`. If they do not fit in memory, views of the snapshot `loaded` that were not used recently
-    /// are evicted, those of `tenant` first.
+    /// Loads the rows of a view. If they do not fit in memory, views of any dataset are evicted for `claim`.
     async fn load_view(
         &self,
-        key: &[u8],
+        claim: Claim<'_>,
         selection: &v1::Train,
-        tenant: Tenant,
         reader: &Reader,
-        loaded: Option<&LoadedSnapshot>,
     ) -> Result<Arc<LookupRows>, Error> {
+        let Shared { memory, config, .. } = &*self.shared;
+        let loader = memory.loader().of_tenant(claim.tenant);
         loop {
-            let rows = self.load_rows(selection, reader).await;
-            let (Err(Error::TooLarge { needed, limit, .. }), Some(loaded)) = (&rows, loaded) else {
-                return rows;
-            };
-            let before = self.now().saturating_sub(EVICTABLE_AFTER.as_micros() as u64);
-            if !loaded.evict(key, tenant, before, needed.saturating_sub(*limit)) {
-                return rows;
+            let rows = loader.lookup_rows(selection, reader.clone(), config.max_answer_bytes).await;
+            if !memory.makes_room(claim, &rows).await {
+                return rows.map(Arc::new);
             }
         }
-    }
-
-    /// Microseconds since the dataset was created.
-    fn now(&self) -> u64 {
-        self.shared.created.elapsed().as_micros() as u64
     }
 
     /// Returns the rows of a view and the time of its last use. Loads the rows for `tenant` if necessary, and evicts the least
@@ -460,7 +474,8 @@ impl OnlineDataset {
         let View { selection, rows, last_use, .. } = snapshot.view(key, tenant)?;
         // Removes the view if loading fails, or if this call is cancelled.
         let loading = snapshot.loading(key, rows);
-        let load = || self.load_view(key, &selection, tenant, &snapshot.reader, Some(snapshot));
+        let claim = Claim { key, tenant, is_required: false };
+        let load = || self.load_view(claim, &selection, &snapshot.reader);
         let loaded = Arc::clone(loading.rows.get_or_try_init(load).await?);
         drop(loading);
         let mut views = snapshot.views.lock();
@@ -473,12 +488,16 @@ impl OnlineDataset {
         Ok((loaded, last_use))
     }
 
+    /// Sets the time of the last use of a view.
     pub(super) fn record_use(&self, last_use: &AtomicU64) {
-        let now = self.now();
-        let next = |last: u64| Some(now.max(last + 1));
-        let last = self.shared.last_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        last_use.store(last.map_or(now, |last| now.max(last + 1)), Ordering::Relaxed);
+        self.shared.memory.record_use(last_use);
     }
+}
+
+/// True if an attempt to read the same snapshot again, or the next one, can succeed without a change of its files.
+fn is_temporary(error: &forebay_storage::Error) -> bool {
+    use forebay_storage::Error as Storage;
+    matches!(error, Storage::Unavailable { .. } | Storage::Changed { .. })
 }
 
 /// The part of a request that selects the columns and rows of a view of `dataset`.

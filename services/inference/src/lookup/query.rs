@@ -124,7 +124,7 @@ impl Lookup {
     pub fn key_columns(&self) -> Result<Vec<(String, DataType)>, Error> {
         let mut columns: Vec<(String, DataType)> = Vec::new();
         for dataset in &self.datasets {
-            let current = dataset.online.current().ok_or_else(|| dataset.not_loaded())?;
+            let current = dataset.online.current().ok_or_else(|| dataset.online.not_loaded())?;
             let expected = current.index.key().columns();
             let names: Vec<&String> = match dataset.columns.as_slice() {
                 [] => expected.iter().map(|(name, _)| name).collect(),
@@ -331,13 +331,6 @@ impl DatasetLookup {
             .map_err(|error| Error::invalid("keys", error.to_string()))
     }
 
-    fn not_loaded(&self) -> Error {
-        Error::Unavailable(match self.online.progress().error {
-            None => format!("dataset '{}' is still being loaded for lookups", self.name()),
-            Some(error) => format!("dataset '{}' cannot be loaded for lookups: {error}", self.name()),
-        })
-    }
-
     /// The error of a request that does not name as many columns as the key has.
     fn other_columns(&self, expected: usize) -> Error {
         let (found, name) = (self.columns.len(), self.name());
@@ -348,7 +341,7 @@ impl DatasetLookup {
     }
 
     async fn source(&mut self, tenant: Tenant) -> Result<Source, Error> {
-        let current = self.online.current().ok_or_else(|| self.not_loaded())?;
+        let current = self.online.current().ok_or_else(|| self.online.not_loaded())?;
         if let Some((snapshot, rows, last_use)) = &self.last
             && std::ptr::eq(snapshot.as_ptr(), &raw const *current)
             && let Some(rows) = rows.upgrade()

@@ -37,8 +37,8 @@ pub(super) struct View {
     pub(super) last_use: Arc<AtomicU64>,
     /// True if every snapshot has the view and keeps it.
     pub(super) is_declared: bool,
-    /// Id of the tenant that loaded the view.
-    pub(super) loaded_by: u64,
+    /// Tenant that loaded the view.
+    pub(super) loaded_by: Tenant,
 }
 
 /// Rows of a view, once they are loaded.
@@ -55,7 +55,7 @@ impl View {
             rows: Arc::default(),
             last_use: Arc::default(),
             is_declared: false,
-            loaded_by: tenant.id(),
+            loaded_by: tenant,
         }
     }
 }
@@ -96,27 +96,6 @@ impl LoadedSnapshot {
         }
         views
     }
-
-    /// Evicts the least recently used of the loaded views that are not declared, were not used after `before` and are not the one
-    /// with `key`; those of `tenant` first. Returns false, without evicting, if all of them together have less than `bytes`.
-    pub(super) fn evict(&self, key: &[u8], tenant: Tenant, before: u64, bytes: u64) -> bool {
-        let mut views = self.views.lock();
-        let evictable = views.iter().filter_map(|(other, view)| {
-            let (rows, last_use) = (view.rows.get()?, view.last_use.load(Ordering::Relaxed));
-            (other != key && !view.is_declared && last_use <= before).then_some((
-                (view.loaded_by != tenant.id(), last_use),
-                other,
-                rows.reserved_bytes(),
-            ))
-        });
-        let evictable: Vec<_> = evictable.collect();
-        if evictable.iter().map(|(_, _, bytes)| bytes).sum::<u64>() < bytes {
-            return false;
-        }
-        let Some((_, oldest, _)) = evictable.into_iter().min() else { return false };
-        let oldest = oldest.clone();
-        views.remove(&oldest).is_some()
-    }
 }
 
 /// A call that loads the rows of a view, or waits until another call has loaded them. If it ends without rows, and no other call waits
@@ -152,7 +131,7 @@ pub(super) fn surplus(
 ) -> Option<ViewKey> {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     for view in views.values().filter(|view| !view.is_declared && view.rows.initialized()) {
-        *counts.entry(view.loaded_by).or_default() += 1;
+        *counts.entry(view.loaded_by.id()).or_default() += 1;
     }
     let own = counts.get(&tenant.id()).copied().unwrap_or(0);
     let share = if tenant.id() == Tenant::SERVER.id() { max } else { max - max / 8 };
@@ -164,10 +143,10 @@ pub(super) fn surplus(
         other.as_slice() != key
             && view.rows.initialized()
             && !view.is_declared
-            && (are_too_many || view.loaded_by == tenant.id())
+            && (are_too_many || view.loaded_by.id() == tenant.id())
     };
     let order = |(other, view): &(&ViewKey, &View)| {
-        let (owner, last_use) = (view.loaded_by, view.last_use.load(Ordering::Relaxed));
+        let (owner, last_use) = (view.loaded_by.id(), view.last_use.load(Ordering::Relaxed));
         (owner != tenant.id(), Reverse(counts.get(&owner).copied()), last_use, (*other).clone())
     };
     views.iter().filter(is_evictable).min_by_key(order).map(|(key, _)| key.clone())

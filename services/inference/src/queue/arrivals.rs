@@ -1,5 +1,5 @@
-//! Arrival rates of requests: the current rate, by which a batch waits for more requests, and the mean of the last seconds, for
-//! autoscalers.
+//! Arrival rates of requests: that of admitted ones, by which a batch waits for more requests, and that of offered ones, for forecasts
+//! and autoscalers.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -8,9 +8,15 @@ use std::{collections::VecDeque, time::Duration};
 use super::Time;
 
 /// Times of the latest arrivals, and their number in each of the last seconds.
+///
+/// Offered requests are the admitted ones, and those that were refused only because the queue was too long. A request that no queue
+/// could answer is neither.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    times: VecDeque<Time>,
+    /// Times of the latest offered requests.
+    offered: VecDeque<Time>,
+    /// Times of the latest admitted requests.
+    admitted: VecDeque<Time>,
     /// Time of the first arrival after a pause of at least [`MEAN_SECONDS`](Self::MEAN_SECONDS).
     first: Time,
     /// Pairs of a second and its number of arrivals: the current second, and those of the last [`MEAN_SECONDS`](Self::MEAN_SECONDS) that
@@ -27,7 +33,8 @@ impl Arrivals {
     /// random times, the rate of only a few of them often differs from the mean by a third.
     const MEAN_SECONDS: u64 = 10;
 
-    pub(super) fn record(&mut self, now: Time) {
+    /// Records a request that was admitted, or refused because the queue was too long.
+    pub(super) fn offered(&mut self, now: Time) {
         let second = now.as_secs();
         self.seconds.retain(|(old, _)| old + Self::MEAN_SECONDS >= second);
         if self.seconds.is_empty() {
@@ -37,28 +44,35 @@ impl Arrivals {
             Some((last, count)) if *last == second => *count += 1,
             _ => self.seconds.push_back((second, 1)),
         }
-        if self.times.len() == Self::SPANS[1] {
-            self.times.pop_front();
-        }
-        self.times.push_back(now);
+        push(&mut self.offered, now);
+    }
+
+    /// Records an offered request that was admitted.
+    pub(super) fn admitted(&mut self, now: Time) {
+        push(&mut self.admitted, now);
+    }
+
+    /// Removes the last admitted request, which the queue has no memory for.
+    pub(super) fn withdraw(&mut self) {
+        self.admitted.pop_back();
     }
 
     /// For each span, the number of arrivals after its first one, and the time of the first one.
-    fn spans(&self) -> impl Iterator<Item = (f64, Time)> {
+    fn spans(times: &VecDeque<Time>) -> impl Iterator<Item = (f64, Time)> {
         Self::SPANS.into_iter().map(|span| {
-            let count = span.min(self.times.len());
-            let first = self.times.len().checked_sub(count).and_then(|at| self.times.get(at)).copied();
+            let count = span.min(times.len());
+            let first = times.len().checked_sub(count).and_then(|at| times.get(at)).copied();
             (count.saturating_sub(1) as f64, first.unwrap_or_default())
         })
     }
 
-    /// Arrivals per second, if no further request arrives until `now`.
+    /// Offered requests per second, if no further request arrives until `now`.
     pub(super) fn rate(&self, now: Time) -> f64 {
         let rate = |(count, first): (f64, Time)| count / now.saturating_sub(first).as_secs_f64().max(1e-6);
-        self.spans().map(rate).fold(f64::INFINITY, f64::min)
+        Self::spans(&self.offered).map(rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Mean number of arrivals per second over the current second and the ten whole seconds before it. If nothing
+    /// Mean number of offered requests per second over the current second and the ten whole seconds before it. If nothing
     /// arrived for that long, the period begins at the first arrival after the pause. It is never shorter than one second.
     pub(super) fn mean_rate(&self, now: Time) -> f64 {
         let begin = now.as_secs().saturating_sub(Self::MEAN_SECONDS);
@@ -68,7 +82,7 @@ impl Arrivals {
         count as f64 / now.saturating_sub(since).as_secs_f64().max(1.0)
     }
 
-    /// Time until which it pays to wait for further requests, if none arrives until then.
+    /// Time until which it pays to wait for further requests, if none is admitted until then.
     ///
     /// Waiting for a time `t` delays each of the `waiting` requests by `t` and saves the `fixed` seconds of a separate batch
     /// for each of the `rate * t` requests that arrive. It pays while `waiting < rate * fixed`.
@@ -77,8 +91,16 @@ impl Arrivals {
             let span = Duration::try_from_secs_f64(count * fixed / waiting.max(1) as f64);
             first.saturating_add(span.unwrap_or(Duration::MAX))
         };
-        self.spans().map(until).min().unwrap_or_default()
+        Self::spans(&self.admitted).map(until).min().unwrap_or_default()
     }
+}
+
+/// Appends a time. Keeps as many as the longest span has.
+fn push(times: &mut VecDeque<Time>, now: Time) {
+    if times.len() == Arrivals::SPANS[1] {
+        times.pop_front();
+    }
+    times.push_back(now);
 }
 
 #[cfg(test)]
@@ -94,7 +116,7 @@ mod tests {
             if now.as_secs() >= seconds {
                 break;
             }
-            arrivals.record(now);
+            arrivals.offered(now);
         }
         (arrivals, Time::from_secs(seconds))
     }
@@ -123,7 +145,7 @@ mod tests {
         let (mut arrivals, end) = at_random(100.0, 30);
         let begin = end + Time::from_secs(60);
         for number in 0..200 {
-            arrivals.record(begin + Time::from_millis(10 * number));
+            arrivals.offered(begin + Time::from_millis(10 * number));
         }
         let rate = arrivals.mean_rate(begin + Time::from_secs(2));
         assert!((99.0..101.0).contains(&rate), "{rate}");
@@ -133,7 +155,7 @@ mod tests {
     fn the_rate_without_arrivals_is_zero_and_one_arrival_counts_as_one_a_second() {
         let mut arrivals = Arrivals::default();
         assert_eq!(arrivals.mean_rate(Time::from_secs(100)), 0.0);
-        arrivals.record(Time::from_secs(100));
+        arrivals.offered(Time::from_secs(100));
         assert_eq!(arrivals.mean_rate(Time::from_secs(100)), 1.0);
     }
 }

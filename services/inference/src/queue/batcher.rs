@@ -13,6 +13,8 @@ use super::{
     BatchId, Class, CostModel, Decision, Load, Priority, QueueConfig, Refusal, RequestId, Time, WorkerId,
     arrivals::Arrivals,
 };
+use cohort::{Cohort, Cohorts, Place};
+use suspension::{Record, Trial};
 use turns::Turns;
 
 /// Delay of timers for which the decisions allow.
@@ -25,19 +27,31 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Batches consist of whole requests. Requests of low priority are sent after those of normal priority. The requests of one tenant
 /// and priority are sent in the order of arrival; tenants share the workers by weight. A worker that is free, or is predicted to be free once a batch is
 /// gathered, receives the next batch as soon as a [`CloseReason`](super::CloseReason) holds.
+///
+/// The requests of a failed batch are tried again apart from others: split by tenant, then into halves. A request fails if it fails
+/// alone, and then its tenant shares no batches for a while. A worker whose batches other workers can compute is suspended.
 #[derive(Debug, Default)]
 pub struct Batcher {
     config: QueueConfig,
     model: CostModel,
     /// Moving average of the seconds from the closing of a batch until it is sent to its worker.
     gather_seconds: f64,
+    /// Moving average of the rows of a batch of requests that share batches; 0 before the first.
+    shared_rows: f64,
     /// Part of the caution factor above 1 of each tenant whose requests expired, and the time when it was set. It decays from then
     /// on.
     caution: BTreeMap<u64, (f64, Time)>,
     /// All unanswered requests.
     requests: HashMap<RequestId, Request>,
     /// Queued requests in the order of service: by priority and turn.
-    queued: BTreeSet<(Priority, u64, RequestId)>,
+    queued: BTreeSet<Place>,
+    /// Queued requests by the batches that they may be in.
+    cohorts: Cohorts,
+    /// Tenants whose requests share no batches, by their ids, and the time until which.
+    unshared: BTreeMap<u64, Time>,
+    /// Trials of the requests of failed batches.
+    trials: BTreeMap<BatchId, Trial>,
+    newly_suspended: Vec<(WorkerId, Duration)>,
     /// Totals of the queued requests of normal and of low priority.
     queues: [Queued; 2],
     /// Deadlines of all unanswered requests.
@@ -50,6 +64,7 @@ pub struct Batcher {
     draining: bool,
     next_request: u64,
     last_batch: u64,
+    last_part: u64,
     next_worker: u64,
 }
 
@@ -69,8 +84,12 @@ struct Request {
     attempts: u32,
     /// Number of batches with the request at workers that are not overdue.
     flights: u32,
-    /// True if the request is sent in a batch of its own, because its batches failed.
-    alone: bool,
+    /// Requests with which it may share a batch.
+    cohort: Cohort,
+    /// Failed batch whose cause the request may be.
+    trial: Option<BatchId>,
+    /// True if a batch with only this request has failed.
+    has_failed_alone: bool,
     /// True if the request was admitted by its prediction, false if because the queue was idle.
     was_predicted: bool,
 }
@@ -91,10 +110,11 @@ struct Worker {
     batches: VecDeque<(BatchId, Time)>,
     /// Time of the last completion, or of the connection.
     last_completion: Time,
-    /// Number of replies.
+    /// Number of computed batches.
     completed: u64,
     /// True from the time at which a batch was due until the next reply.
     is_overdue: bool,
+    record: Record,
 }
 
 #[derive(Debug)]
@@ -106,6 +126,18 @@ struct InFlight {
     is_gathered: bool,
     /// True if its worker is overdue.
     is_overdue: bool,
+}
+
+impl Request {
+    /// Place of the request, with the id `id`, in the order of service.
+    fn place(&self, id: RequestId) -> Place {
+        (self.priority, self.turn, id)
+    }
+}
+
+/// The earlier of two times.
+fn earliest(one: Option<Time>, other: Time) -> Option<Time> {
+    Some(one.map_or(other, |one| one.min(other)))
 }
 
 impl Batcher {
@@ -146,7 +178,6 @@ impl Batcher {
         (rows, bytes): (u64, u64),
         timeout: Option<Duration>,
     ) -> Result<RequestId, Refusal> {
-        self.arrivals.record(now);
         let QueueConfig { max_batch_rows, max_batch_bytes, default_timeout, max_predicted_wait, .. } =
             self.config;
         if self.draining {
@@ -162,10 +193,14 @@ impl Batcher {
             return Err(Refusal::Bytes { limit: max_batch_bytes });
         }
         let timeout = timeout.unwrap_or(default_timeout).min(MAX_TIMEOUT);
-        let was_predicted = !self.is_idle();
+        let was_predicted = !self.is_idle(now);
         if was_predicted {
             let predicted = self.predict_for(class, now, rows, bytes);
             let limit = timeout.min(max_predicted_wait);
+            // Other requests that no queue could answer are no demand.
+            if self.alone(rows, bytes) <= limit {
+                self.arrivals.offered(now);
+            }
             if let Some(predicted) = predicted.filter(|predicted| *predicted > limit) {
                 return Err(Refusal::Late { predicted, limit });
             }
@@ -173,7 +208,11 @@ impl Batcher {
                 let retry_after = predicted.unwrap_or(default_timeout) / 2;
                 return Err(Refusal::Full { retry_after });
             }
+        } else {
+            self.arrivals.offered(now);
         }
+        self.arrivals.admitted(now);
+        self.unshared.retain(|_, until| now < *until);
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
@@ -189,7 +228,9 @@ impl Batcher {
             queued_at: now,
             attempts: 0,
             flights: 0,
-            alone: false,
+            cohort: self.cohort_of(now, tenant),
+            trial: None,
+            has_failed_alone: false,
             was_predicted,
         };
         self.requests.insert(id, request);
@@ -222,6 +263,12 @@ impl Batcher {
     pub fn displaceable(&self) -> impl Iterator<Item = RequestId> {
         let low = self.queued.iter().rev().take_while(|(priority, ..)| *priority == Priority::Low);
         low.map(|(.., id)| *id)
+    }
+
+    /// Withdraws the request that was admitted last, because the queue has no memory for it.
+    pub fn withdraw(&mut self, id: RequestId) {
+        self.arrivals.withdraw();
+        self.remove(id);
     }
 
     /// Removes a request whose caller no longer waits. If a worker has the request already, it still computes its rows.
@@ -261,7 +308,9 @@ impl Batcher {
         self.next_worker += 1;
         let credits = credits.clamp(1, self.config.max_credits);
         let batches = VecDeque::new();
-        let worker = Worker { credits, batches, last_completion: now, completed: 0, is_overdue: false };
+        let record = Record::default();
+        let worker =
+            Worker { credits, batches, last_completion: now, completed: 0, is_overdue: false, record };
         self.workers.insert(id, worker);
         id
     }
@@ -271,23 +320,42 @@ impl Batcher {
         if self.queued.is_empty() {
             return Decision::Wait(None);
         }
-        let Some((worker, free)) = self.next_worker(now) else { return Decision::Wait(None) };
-        if free > now {
-            return Decision::Wait(Some(free));
+        let mut wait = self.next_probe(now);
+        // No other cohort has more workers to choose from.
+        match self.next_worker(now, Cohort::Shared) {
+            None => return Decision::Wait(wait),
+            Some((_, free)) if free > now => return Decision::Wait(earliest(wait, free)),
+            Some(_) => {}
         }
-        let start = self
-            .workers
-            .get(&worker)
-            .and_then(|worker| worker.batches.back())
-            .map(|(_, end)| (*end).max(now));
-        let prefix = self.prefix(start.unwrap_or(now));
-        // A batch that could expire before a busy worker starts it stays queued until that worker is done.
-        if start.is_some_and(|start| start + self.margin() + TIMER_SLACK >= prefix.deadline) {
-            return Decision::Wait(None);
+        let mut next = None;
+        for cohort in self.cohorts.heads() {
+            let Some((worker, free)) = self.next_worker(now, cohort) else { continue };
+            if free > now {
+                wait = earliest(wait, free);
+                continue;
+            }
+            let start = self
+                .workers
+                .get(&worker)
+                .and_then(|worker| worker.batches.back())
+                .map(|(_, end)| (*end).max(now));
+            let prefix = self.prefix(cohort, start.unwrap_or(now));
+            // A batch that could expire before a busy worker starts it stays queued until that worker is done. No other batch may
+            // delay it there.
+            if start.is_some_and(|start| start + self.margin() + TIMER_SLACK >= prefix.deadline) {
+                break;
+            }
+            match self.close_reason(now, &prefix) {
+                Ok(reason) => {
+                    next = Some((worker, prefix, reason));
+                    break;
+                }
+                Err(at) => wait = earliest(wait, at),
+            }
         }
-        match self.close_reason(now, &prefix) {
-            Ok(reason) => Decision::Send(self.close(now, worker, &prefix, reason)),
-            Err(at) => Decision::Wait(Some(at)),
+        match next {
+            Some((worker, prefix, reason)) => Decision::Send(self.close(now, worker, prefix, reason)),
+            None => Decision::Wait(wait),
         }
     }
 
@@ -321,12 +389,17 @@ impl Batcher {
         batch: BatchId,
     ) -> Option<Vec<Option<RequestId>>> {
         let (flight, started) = self.replied(now, worker, batch)?;
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.completed += 1;
+            worker.record = Record::default();
+        }
         self.model.observe(flight.padded_rows, flight.bytes, now.saturating_sub(started));
         self.predict_completions(now, worker);
         let mut answered = Vec::with_capacity(flight.requests.len());
         for id in flight.requests {
             let request = self.requests.get(&id).filter(|request| request.priority == Priority::Normal);
             let tenant = request.map(|request| request.tenant);
+            self.acquit(now, worker, id);
             answered.push(self.remove(id).then_some(id));
             if let Some(tenant) = tenant {
                 self.less_caution(now, tenant);
@@ -343,7 +416,6 @@ impl Batcher {
         let flight = self.in_flight.remove(&batch)?;
         let started = flight.closed_at.max(worker.last_completion);
         worker.last_completion = now;
-        worker.completed += 1;
         if std::mem::take(&mut worker.is_overdue) {
             // It is going to reply to its other batches as well.
             let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
@@ -399,9 +471,12 @@ impl Batcher {
 
     /// Returns the load at `now`.
     pub fn load(&self, now: Time) -> Load {
+        let (workers, overdue) = (self.healthy(now).count(), |worker: &&Worker| worker.is_overdue);
+        let overdue_workers = self.workers.values().filter(overdue).count();
         Load {
-            workers: self.healthy().count(),
-            overdue_workers: self.workers.len() - self.healthy().count(),
+            workers,
+            overdue_workers,
+            suspended_workers: self.workers.len() - overdue_workers - workers,
             queued_requests: self.queued.len(),
             queued_rows: self.queued_rows(),
             batches: self.in_flight.len(),
@@ -410,19 +485,15 @@ impl Batcher {
         }
     }
 
-    /// Returns the mean number of requests per second in about the last ten seconds, including refused ones.
+    /// Returns the mean number of requests per second in about the last ten seconds, including those that were refused because the
+    /// queue was too long.
     pub fn mean_arrival_rate(&self, now: Time) -> f64 {
         self.arrivals.mean_rate(now)
     }
 
-    /// Workers that are not overdue.
-    fn healthy(&self) -> impl Iterator<Item = (&WorkerId, &Worker)> {
-        self.workers.iter().filter(|(_, worker)| !worker.is_overdue)
-    }
-
     /// Returns true if the queue is empty and a worker is free.
-    fn is_idle(&self) -> bool {
-        self.queued.is_empty() && self.healthy().any(|(_, worker)| worker.batches.is_empty())
+    fn is_idle(&self, now: Time) -> bool {
+        self.queued.is_empty() && self.healthy(now).any(|(_, worker)| worker.batches.is_empty())
     }
 
     /// Queued requests of a priority.
@@ -440,11 +511,17 @@ impl Batcher {
     }
 
     fn enqueue(&mut self, now: Time, id: RequestId) {
+        let Some(tenant) = self.requests.get(&id).map(|request| request.tenant) else { return };
+        let cohort = self.cohort_of(now, tenant);
         if let Some(request) = self.requests.get_mut(&id)
-            && self.queued.insert((request.priority, request.turn, id))
+            && self.queued.insert(request.place(id))
         {
+            if !matches!(request.cohort, Cohort::Part { .. }) {
+                request.cohort = cohort;
+            }
             request.queued_at = now;
             self.queued_since.insert((now, id));
+            self.cohorts.insert(request.cohort, request.place(id), request.rows, request.bytes);
             let queued = &mut self.queues[request.priority as usize];
             queued.turns.queued(request.tenant, request.rows);
             queued.requests += 1;
@@ -455,14 +532,26 @@ impl Batcher {
 
     fn dequeue(&mut self, id: RequestId) {
         if let Some(request) = self.requests.get(&id)
-            && self.queued.remove(&(request.priority, request.turn, id))
+            && self.queued.remove(&request.place(id))
         {
             self.queued_since.remove(&(request.queued_at, id));
+            self.cohorts.remove(request.cohort, request.place(id), request.rows, request.bytes);
             let queued = &mut self.queues[request.priority as usize];
             queued.turns.left(request.tenant, request.rows);
             queued.requests -= 1;
             queued.rows -= request.rows;
             queued.bytes -= request.bytes;
+        }
+    }
+
+    /// Moves a request to another cohort.
+    fn move_to(&mut self, id: RequestId, cohort: Cohort) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let (place, rows, bytes) = (request.place(id), request.rows, request.bytes);
+        let before = std::mem::replace(&mut request.cohort, cohort);
+        if self.queued.contains(&place) {
+            self.cohorts.remove(before, place, rows, bytes);
+            self.cohorts.insert(cohort, place, rows, bytes);
         }
     }
 
@@ -476,13 +565,18 @@ impl Batcher {
         {
             self.queues[request.priority as usize].turns.unused(request.tenant, request.rows);
         }
+        if let Some(trial) = request.as_ref().and_then(|request| request.trial) {
+            self.leave_trial(trial);
+        }
         request.is_some_and(|request| self.deadlines.remove(&(request.deadline, id)))
     }
 }
 
 mod admission;
 mod closing;
+mod cohort;
 mod retries;
+mod suspension;
 #[cfg(test)]
 mod tests;
 mod turns;

@@ -39,8 +39,9 @@ pub struct QueueConfig {
     pub max_queue_rows: u64,
     /// Maximum size of the keys and request columns of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
-    /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
-    /// disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
+    /// Number of attempts after which the requests of a lost batch are sent apart from others, at least 1. A batch is lost if its worker
+    /// disconnects or is overdue. A request that is then lost alone fails. The requests of a batch whose worker reports an error are
+    /// sent apart at once. Default: 2.
     pub max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
     pub max_credits: u64,

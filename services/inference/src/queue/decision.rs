@@ -64,7 +64,7 @@ pub enum CloseReason {
     Idle,
     /// The queue is draining.
     Drain,
-    /// The request was in several failed batches, so it is sent in a batch of its own.
+    /// The requests are sent apart from others, because a batch with them failed, or other requests of their tenant failed.
     Alone,
 }
 
@@ -81,6 +81,15 @@ impl CloseReason {
             Self::Alone => "alone",
         }
     }
+}
+
+/// Where a batch failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The worker reported the failure: the cause is the worker or a request.
+    Worker,
+    /// The features of the requests could not be looked up, so that the worker never received the batch.
+    Features,
 }
 
 /// Reason why a request is not admitted.

@@ -22,7 +22,7 @@ pub struct Forecast {
 /// Throughput-latency curve: forecasts for different batch sizes under the current load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputLatencyCurve {
-    /// Arrival rate in requests per second, including refused requests.
+    /// Arrival rate in requests per second, including requests that were refused because the queue was too long.
     pub requests_per_second: f64,
     /// Deadline of a request without a `timeout`, in seconds.
     pub default_timeout_seconds: f64,

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use forebay_loader::Tenant;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     Class, Failure, Forecast, Load, PendingRequest, QueueConfig, QueueStatus, Replies,
     ThroughputLatencyCurve, Worker, WorkerId,
-    state::{Shared, Waiting},
+    state::{Channels, Shared, Waiting},
 };
 
 /// A queue of requests that carry a payload `P` and are answered with a result `R`. Cheap to clone.
@@ -71,7 +71,7 @@ impl<P: Clone, R> Queue<P, R> {
         let mut state = self.shared.state.lock();
         let now = self.shared.now();
         let admitted = state.batcher.admit_for(class, now, (rows, bytes), timeout).and_then(|id| {
-            self.shared.hold(&mut state, class, held_bytes).inspect_err(|_| state.batcher.cancel(id))?;
+            self.shared.hold(&mut state, class, held_bytes).inspect_err(|_| state.batcher.withdraw(id))?;
             Ok(id)
         });
         let id = match admitted {
@@ -96,18 +96,19 @@ impl<P: Clone, R> Queue<P, R> {
     /// Adds a worker that may have `credits` batches at a time. Dropping the worker returns its batches to the queue.
     pub fn add_worker(&self, credits: u64) -> Worker<P, R> {
         let (sender, batches) = mpsc::unbounded_channel();
+        let (suspend, suspensions) = watch::channel(None);
         let mut state = self.shared.state.lock();
         // A drained queue has no batches: the sender is dropped, which ends the worker's batches.
         let worker = if state.draining && state.requests.is_empty() {
             WorkerId(u64::MAX)
         } else {
             let id = state.batcher.add_worker(self.shared.now(), credits);
-            state.workers.insert(id, sender);
+            state.workers.insert(id, Channels { batches: sender, suspensions: suspend });
             self.shared.dispatch(&mut state);
             id
         };
         drop(state);
-        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches }
+        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches, suspensions }
     }
 
     /// Returns the current settings.

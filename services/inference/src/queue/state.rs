@@ -1,12 +1,12 @@
 //! Shared state of a queue: the batcher, the waiting requests and the channels of the workers.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use forebay_loader::Tenant;
 use metrics::{counter, gauge, histogram};
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 
@@ -29,7 +29,7 @@ pub(super) struct State<P, R> {
     pub(super) requests: HashMap<RequestId, Waiting<P, R>>,
     held: HeldBytes,
     pub(super) in_flight: HashMap<BatchId, InFlight>,
-    pub(super) workers: HashMap<WorkerId, mpsc::UnboundedSender<Batch<P>>>,
+    pub(super) workers: HashMap<WorkerId, Channels<P>>,
     /// Time for which the timer is scheduled.
     wake: Option<Time>,
     pub(super) close_reasons: HashMap<CloseReason, u64>,
@@ -45,6 +45,13 @@ pub(super) struct Waiting<P, R> {
     pub(super) rows: u64,
     pub(super) arrived: Time,
     pub(super) answer: oneshot::Sender<Result<Answer<R>, Failure>>,
+}
+
+/// Channels to a worker.
+pub(super) struct Channels<P> {
+    pub(super) batches: mpsc::UnboundedSender<Batch<P>>,
+    /// Time of the worker's last suspension.
+    pub(super) suspensions: watch::Sender<Option<Duration>>,
 }
 
 /// A batch that was sent to a worker.
@@ -169,6 +176,12 @@ impl<P: Clone, R> Shared<P, R> {
                 "a worker is overdue; its requests go to other workers"
             );
         }
+        for (id, time) in state.batcher.suspended() {
+            counter!("forebay_queue_suspensions_total", "queue" => self.name()).increment(1);
+            if let Some(worker) = state.workers.get(&id) {
+                worker.suspensions.send_replace(Some(time));
+            }
+        }
         let until = loop {
             match state.batcher.next(now) {
                 Decision::Send(formed) => self.send(state, now, &formed),
@@ -249,7 +262,7 @@ impl<P: Clone, R> Shared<P, R> {
         let batch = Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts };
         if let Some(worker) = state.workers.get(&worker) {
             // A worker whose receiver was dropped is removed at once.
-            drop(worker.send(batch));
+            drop(worker.batches.send(batch));
         }
     }
 }

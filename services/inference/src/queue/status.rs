@@ -9,18 +9,20 @@ use super::Coefficients;
 /// Current load of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Number of connected workers that are not overdue.
+    /// Number of connected workers that are neither overdue nor suspended.
     pub workers: usize,
     /// Number of workers that did not reply to a batch in several times its predicted time. They receive no batches until they
     /// reply.
     pub overdue_workers: usize,
+    /// Number of workers that failed batches which other workers computed. They receive no batches for a while.
+    pub suspended_workers: usize,
     /// Number of requests that wait for a batch.
     pub queued_requests: usize,
     /// Rows of the queued requests.
     pub queued_rows: u64,
     /// Number of batches that were sent to workers and have no reply.
     pub batches: usize,
-    /// Arrival rate in requests per second, including refused requests.
+    /// Arrival rate in requests per second, including requests that were refused because the queue was too long.
     pub requests_per_second: f64,
     /// Predicted seconds until the answer to a request of one row that arrives now. `None` without workers or before the
     /// first computed batch.

@@ -1,12 +1,12 @@
 //! A worker's side of a queue: batches and replies.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use metrics::histogram;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{
-    Answer, Batch, BatchId, BatchShape, Failure, Time, WorkerId,
+    Answer, Batch, BatchId, BatchShape, Cause, Failure, Time, WorkerId,
     state::{Shared, State},
 };
 
@@ -14,6 +14,7 @@ use super::{
 pub struct Worker<P: Clone, R> {
     pub(super) replies: Replies<P, R>,
     pub(super) batches: mpsc::UnboundedReceiver<Batch<P>>,
+    pub(super) suspensions: watch::Receiver<Option<Duration>>,
 }
 
 /// Accepts the replies of a worker. Cheap to clone.
@@ -32,6 +33,11 @@ impl<P: Clone, R> Worker<P, R> {
     /// Waits for the next batch. `None` once the queue is drained. Cancel safe.
     pub async fn next(&mut self) -> Option<Batch<P>> {
         self.batches.recv().await
+    }
+
+    /// Returns the times of the worker's suspensions, in which it receives no batches. The latest one, if any, is marked as unseen.
+    pub fn suspensions(&self) -> watch::Receiver<Option<Duration>> {
+        self.suspensions.clone()
     }
 
     /// Returns the handle for replies, which may be used in another task.
@@ -75,7 +81,7 @@ impl<P: Clone, R> Replies<P, R> {
     }
 
     /// Completes a batch with one value per request, or with the reason why there are none. In that case the requests are tried
-    /// again, at last each by itself. Returns false if the worker has no such batch.
+    /// again apart from others, at last each by itself. Returns false if the worker has no such batch.
     pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
         match outcome {
             Ok(values) => self.reply_each(batch, values.into_iter().map(Ok).collect()),
@@ -125,7 +131,11 @@ impl<P: Clone, R> Replies<P, R> {
     }
 
     fn fail(&self, state: &mut State<P, R>, now: Time, batch: BatchId, failure: &Failure) -> bool {
-        let Some(failed) = state.batcher.fail(now, self.worker, batch) else { return false };
+        let cause = match failure {
+            Failure::Features(_) => Cause::Features,
+            _ => Cause::Worker,
+        };
+        let Some(failed) = state.batcher.fail(now, self.worker, batch, cause) else { return false };
         state.in_flight.remove(&batch);
         for id in failed {
             if let Some(request) = state.take(id) {
@@ -138,7 +148,7 @@ impl<P: Clone, R> Replies<P, R> {
     }
 
     /// Removes the worker from the queue. Its unanswered requests are queued again, and go to other workers. After
-    /// `max_attempts` attempts, a request is sent in a batch of its own, and fails if that batch fails, too.
+    /// `max_attempts` attempts they are sent apart from others, and a request that is lost alone fails.
     pub fn disconnect(&self) {
         let mut state = self.shared.state.lock();
         let now = self.shared.now();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use arrow_array::{Array, cast::AsArray, types::Int64Type};
-use forebay_inference::{Config, OnlineDataset, Requirements};
+use forebay_inference::{Config, LookupMemory, OnlineDataset, Requirements};
 use forebay_loader::Loader;
 use forebay_proto::v1::Train;
 
@@ -69,7 +69,7 @@ async fn no_lookup_fails_while_a_faulty_writer_changes_files_during_two_hundred_
         "d",
         spec(&["user_id"], None),
         Config::default(),
-        loader,
+        LookupMemory::new(loader),
         pools,
         folder,
         Requirements::default(),

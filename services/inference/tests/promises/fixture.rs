@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::{reader::read_record_batch, root_as_message};
-use forebay_inference::{Answer, Config, KeySpec, OnlineDataset, Requirements};
+use forebay_inference::{Answer, Config, KeySpec, LookupMemory, OnlineDataset, Requirements};
 use forebay_loader::{BlockReader, Loader, Pool, Scheduling};
 use forebay_proto::v1::Train;
 use forebay_storage::{Location, Reader, State, take_snapshot};
@@ -102,7 +102,15 @@ pub(crate) fn online_with(
 ) -> OnlineDataset {
     let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
     loader.reserve_for_lookups(memory_bytes).unwrap();
-    OnlineDataset::new("d", spec, config, loader, (pool(), pool()), folder.to_owned(), requirements)
+    OnlineDataset::new(
+        "d",
+        spec,
+        config,
+        LookupMemory::new(loader),
+        (pool(), pool()),
+        folder.to_owned(),
+        requirements,
+    )
 }
 
 /// Decodes the rows of an answer.

@@ -15,7 +15,7 @@ use arrow_array::{
     cast::AsArray,
     types::{Float32Type, Int64Type, UInt8Type},
 };
-use forebay_inference::{Config, KeyIndex, KeySpec, OnlineDataset, Progress, Requirements};
+use forebay_inference::{Config, KeyIndex, KeySpec, LookupMemory, OnlineDataset, Progress, Requirements};
 use forebay_loader::{Error, Loader};
 use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
@@ -392,7 +392,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
         "d",
         spec(&["user_id"], None),
         Config::default(),
-        loader.clone(),
+        LookupMemory::new(loader.clone()),
         (pool(), pool()),
         folder.path().to_owned(),
         Requirements::default(),

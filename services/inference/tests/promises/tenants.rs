@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_inference::{Config, OnlineDataset, Requirements};
+use forebay_inference::{Config, LookupMemory, OnlineDataset, Requirements};
 use forebay_loader::{Loader, Pool, Tenant};
 use forebay_proto::v1::Train;
 
@@ -33,7 +33,7 @@ async fn two_tenants_of_weights_3_and_1_that_want_everything_get_lookups_3_to_1(
         "d",
         spec(&["user_id"], None),
         Config::default(),
-        loader,
+        LookupMemory::new(loader),
         pools,
         folder.path().to_owned(),
         Requirements::default(),

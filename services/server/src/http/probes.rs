@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use forebay_inference::Progress;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -36,6 +37,9 @@ pub(super) struct Readiness {
     preparing: Vec<String>,
     /// Reason of the failure of each dataset that cannot be opened or loaded for lookups, by the name of the dataset.
     failed: BTreeMap<String, String>,
+    /// Reason for each dataset whose lookups are answered from an earlier snapshot, because the current one cannot be loaded or was
+    /// rejected, by the name of the dataset. The server is ready nevertheless.
+    outdated: BTreeMap<String, String>,
 }
 
 /// Liveness probe: succeeds while the process runs.
@@ -54,15 +58,19 @@ pub(super) async fn ready(
     State(context): State<Arc<Context>>,
     headers: HeaderMap,
 ) -> (StatusCode, Json<Readiness>) {
-    let (mut opening, mut preparing, mut failed) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut opening, mut preparing) = (Vec::new(), Vec::new());
+    let (mut failed, mut outdated) = (BTreeMap::new(), BTreeMap::new());
     let Services { datasets, loader, online, members, drain, .. } = &context.services;
     let access = context.authenticator.authenticate(&headers);
     let named = access.map(|access| datasets.list(&access)).unwrap_or_default();
     for dataset in named {
-        if let Some(online) = online.get(&dataset.name).filter(|online| !online.is_ready()) {
-            match online.progress().error {
-                Some(error) => drop(failed.insert(dataset.name.clone(), error)),
-                None => preparing.push(dataset.name.clone()),
+        if let Some(Progress { ready, error, .. }) = online.get(&dataset.name).map(|online| online.progress())
+        {
+            match (ready, error) {
+                (None, Some(error)) => drop(failed.insert(dataset.name.clone(), error)),
+                (None, None) => preparing.push(dataset.name.clone()),
+                (Some(_), Some(error)) => drop(outdated.insert(dataset.name.clone(), error)),
+                (Some(_), None) => {}
             }
         }
         match dataset.phase {
@@ -77,7 +85,19 @@ pub(super) async fn ready(
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let recovering_cache = !loader.is_recovered();
     let reachable = members.is_reachable();
-    (status, Json(Readiness { ready, draining, recovering_cache, reachable, opening, preparing, failed }))
+    (
+        status,
+        Json(Readiness {
+            ready,
+            draining,
+            recovering_cache,
+            reachable,
+            opening,
+            preparing,
+            failed,
+            outdated,
+        }),
+    )
 }
 
 /// Returns the metrics in the Prometheus text format. The caller must be allowed to read all datasets.

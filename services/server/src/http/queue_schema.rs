@@ -49,8 +49,9 @@ pub(super) struct QueueSettings {
     /// Maximum size of the keys and request columns of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
-    /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
-    /// disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
+    /// Number of attempts after which the requests of a lost batch are sent apart from others, at least 1. A batch is lost if its worker
+    /// disconnects or is overdue. A request that is then lost alone fails. The requests of a batch whose worker reports an error are
+    /// sent apart at once. Default: 2.
     #[schema(default = 2)]
     max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
@@ -83,8 +84,8 @@ pub(super) struct QueueStatus {
     /// Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
     /// `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
     /// `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
-    /// cost more latency than it saves; `drain`: the server is shutting down; `alone`: the request failed together with others, and
-    /// is computed by itself.
+    /// cost more latency than it saves; `drain`: the server is shutting down; `alone`: the requests are sent apart from others, because
+    /// a batch with them failed, or other requests of their token failed.
     #[schema(value_type = HashMap<String, u64>)]
     close_reasons: HashMap<&'static str, u64>,
 }
@@ -93,19 +94,21 @@ pub(super) struct QueueStatus {
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::Load")]
 struct Load {
-    /// Number of connected workers that are not overdue.
+    /// Number of connected workers that are neither overdue nor suspended.
     workers: usize,
     /// Number of workers that did not reply to a batch in several times its predicted time. They receive no batches until they
     /// reply.
     overdue_workers: usize,
+    /// Number of workers that failed batches which other workers computed. They receive no batches for a while.
+    suspended_workers: usize,
     /// Number of requests that wait to be assigned to a batch.
     queued_requests: usize,
     /// Number of rows of the queued requests.
     queued_rows: u64,
     /// Number of batches that were sent to workers and have no reply.
     batches: usize,
-    /// Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
-    /// requests.
+    /// Arrival rate in requests per second, including requests that were refused because the queue was too long: the lower of the rates
+    /// over the last 4 and the last 32 requests.
     requests_per_second: f64,
     /// Predicted time until the answer to a request of one row that arrives now, in seconds; null without workers or before the
     /// first computed batch.
@@ -169,8 +172,8 @@ pub(super) struct Forecast {
 /// Throughput-latency curve of a queue: forecasts for different batch sizes under the current load.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ThroughputLatencyCurve {
-    /// Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
-    /// requests.
+    /// Arrival rate in requests per second, including requests that were refused because the queue was too long: the lower of the rates
+    /// over the last 4 and the last 32 requests.
     requests_per_second: f64,
     /// Time from the arrival of a request without a `timeout` to its deadline, in seconds.
     default_timeout_seconds: f64,

@@ -1,5 +1,6 @@
 //! Gauges that are updated when metrics are read instead of when their values change.
 
+use forebay_inference::Progress;
 use forebay_storage::Reader;
 use metrics::gauge;
 
@@ -29,7 +30,9 @@ pub(super) fn update(context: &Context) {
             gauge.set(age.as_secs_f64());
         }
         if let Some(online) = online.get(&listed.name) {
-            let ready = online.progress().ready;
+            let Progress { ready, error, .. } = online.progress();
+            gauge!("forebay_lookup_failed", "dataset" => listed.name.clone())
+                .set(f64::from(u8::from(error.is_some())));
             let is_outdated = ready.is_some_and(|ready| ready.snapshot != snapshot.id());
             gauge!("forebay_lookup_outdated", "dataset" => listed.name.clone())
                 .set(f64::from(u8::from(is_outdated)));
@@ -42,5 +45,7 @@ pub(super) fn update(context: &Context) {
         }
         gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(load.workers as f64);
         gauge!("forebay_queue_overdue_workers", "queue" => name.to_owned()).set(load.overdue_workers as f64);
+        gauge!("forebay_queue_suspended_workers", "queue" => name.to_owned())
+            .set(load.suspended_workers as f64);
     }
 }

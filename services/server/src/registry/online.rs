@@ -6,7 +6,7 @@ mod index_builder;
 use std::{sync::Arc, time::Duration};
 
 use dashmap::DashMap;
-use forebay_inference::{Lookup, OnlineDataset, Requirements, Takeover};
+use forebay_inference::{Lookup, LookupMemory, OnlineDataset, Requirements, Takeover};
 use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
 use forebay_storage::Reader;
@@ -17,7 +17,7 @@ use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
-    events::{Event, Events, Kind},
+    events::{Event, Events, Kind, Severity},
     lookup_request::check_lookup,
     registry::{
         datasets::{Datasets, Opened, Phase},
@@ -49,17 +49,18 @@ impl OnlineDatasets {
     /// lookup threads.
     pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool), events: Events) -> Self {
         let config = &settings.lookups;
+        let memory = LookupMemory::new(loader.clone());
         let online = |(name, spec): (&String, &OnlineSpec)| {
             let folder = settings.cache_dir.join("indexes").join(name);
             let declared: Vec<_> = spec.views.iter().chain(features(settings, name)).map(selection).collect();
             let requirements = Requirements { views: declared, canary: spec.canary.clone() };
-            let (config, loader, pools) = (config.clone(), loader.clone(), pools.clone());
-            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, requirements);
+            let (config, memory, pools) = (config.clone(), memory.clone(), pools.clone());
+            let online = OnlineDataset::new(name, spec.key(), config, memory, pools, folder, requirements);
             (name.clone(), (online, spec.key.clone()))
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());
         let (max_keys, max_answer_bytes) = (config.max_keys, config.max_answer_bytes);
-        let builder = IndexBuilder::new(settings, loader, pools);
+        let builder = IndexBuilder::new(settings, loader, memory.clone(), pools);
         let builds = Builds::default();
         Self { entries, builder, builds, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
     }
@@ -235,6 +236,8 @@ impl OnlineDatasets {
     ) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
         let mut delays = retry_delays(max_backoff);
+        // Reason why lookups do not follow the dataset, after its event.
+        let mut reported: Option<String> = None;
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
             let id = reader.snapshot().id().to_owned();
@@ -256,6 +259,11 @@ impl OnlineDatasets {
                         let message = format!("snapshot {id} does not answer lookups: {reason}");
                         self.events.note(Event::new(Kind::SnapshotRejected, &message).dataset(&name));
                     }
+                    if reported.take().is_some() {
+                        let message = format!("lookups follow the dataset again, with snapshot {id}");
+                        let event = Event::new(Kind::LookupsOutdated, &message).severity(Severity::Info);
+                        self.events.note(event.dataset(&name));
+                    }
                     (delays, pinned) = (retry_delays(max_backoff), None);
                     tokio::select! {
                         biased;
@@ -269,11 +277,13 @@ impl OnlineDatasets {
                     let error = error.message();
                     online.failed(error);
                     let delay = delays.next().unwrap_or(max_backoff);
-                    tracing::warn!(
-                        dataset = name,
-                        error,
-                        "loading the lookup index failed, retrying in {delay:?}"
-                    );
+                    if reported.as_deref() == Some(error) {
+                        tracing::debug!(dataset = name, error, "lookups still cannot follow the dataset");
+                    } else {
+                        reported = Some(error.to_owned());
+                        let message = cannot_follow(&online, &id, error);
+                        self.events.note(Event::new(Kind::LookupsOutdated, &message).dataset(&name));
+                    }
                     tokio::select! {
                         biased;
                         () = online.unpinned() => pinned = None,
@@ -362,6 +372,17 @@ impl OnlineDatasets {
                 "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
             ))
         })
+    }
+}
+
+/// Message about snapshot `id`, which cannot be loaded for lookups.
+fn cannot_follow(online: &OnlineDataset, id: &str, error: &str) -> String {
+    match online.progress().ready {
+        Some(ready) => format!(
+            "lookups cannot follow the dataset to snapshot {id}, and are answered from snapshot {}: {error}; the server tries again",
+            ready.snapshot
+        ),
+        None => format!("lookups cannot be answered from snapshot {id}: {error}; the server tries again"),
     }
 }
 

@@ -186,19 +186,25 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_lookup_outdated" [DATASET] absent "without lookups":
             "1 if lookups are answered from another snapshot than the current one, because the current one is being loaded, cannot be \
              loaded or was rejected, or because another one is pinned. Otherwise 0.";
+        Gauge "forebay_lookup_failed" [DATASET] absent "without lookups":
+            "1 if the last attempt to load the current snapshot for lookups failed, for example because it does not fit into `lookup_memory`, or the snapshot was rejected. Otherwise 0.";
         Counter "forebay_lookup_corrupt_indexes_total": "Stored indexes found damaged, deleted and rebuilt.";
     }
     "Batch queues" {
         Gauge "forebay_queue_requests" [QUEUE] absent "without queues":
             "Requests admitted to the queue and not answered.";
         Gauge "forebay_queue_workers" [QUEUE] absent "without queues":
-            "Workers connected to the queue, except overdue ones.";
+            "Workers connected to the queue, except overdue and suspended ones.";
         Gauge "forebay_queue_overdue_workers" [QUEUE] absent "without queues":
             "Workers with a batch that takes more than ten times its predicted time and more than one second. They receive no batches until they reply.";
+        Gauge "forebay_queue_suspended_workers" [QUEUE] absent "without queues":
+            "Workers that failed three batches in succession which other workers computed. They receive no batches for 1 s, or up to 60 s if they fail again.";
         Gauge "forebay_queue_demand_workers" [QUEUE] absent "before the first computed batch":
-            "Number of workers that requests at the mean rate of the last 10 s, including refused ones, would keep busy with batches of the maximum size.";
+            "Number of workers that requests at the mean rate of the last 10 s would keep busy with batches of the maximum size. It includes requests that were refused because the queue was too long.";
         Counter "forebay_queue_overdue_total" [QUEUE] absent "before the first overdue worker":
             "Number of times a worker became overdue.";
+        Counter "forebay_queue_suspensions_total" [QUEUE] absent "before the first suspended worker":
+            "Number of times a worker was suspended.";
         Counter "forebay_queue_requests_total" [QUEUE, REQUEST_OUTCOME]
             absent "before the first request with this outcome":
             "Completed requests, by outcome.";

@@ -23,11 +23,11 @@ impl OnlineDataset {
 
     /// Returns the index of a snapshot, read from disk or built and saved, and the reservation of its memory.
     pub(super) async fn index(&self, reader: &Reader) -> Result<(Arc<KeyIndex>, LookupReservation), Error> {
-        let Shared { spec, folder, pool, config, loader, dataset, .. } = &*self.shared;
+        let Shared { spec, folder, pool, config, memory, dataset, .. } = &*self.shared;
         let (bytes, building_bytes) = estimate(reader, spec)?;
-        let what = || format!("the index of '{dataset}'");
-        let reservation = loader.take_lookup_memory(what(), bytes)?;
-        let _building = loader.take_lookup_memory(format!("building {}", what()), building_bytes)?;
+        let what = format!("the index of '{dataset}'");
+        let reservation = memory.take(&what, bytes).await?;
+        let _building = memory.take(&format!("building {what}"), building_bytes).await?;
         let saved = {
             let (folder, reader, spec) = (folder.clone(), reader.clone(), spec.clone());
             pool.run(Priority::Background, move || Ok(KeyIndex::open(&folder, &reader, &spec))).await?
@@ -37,7 +37,8 @@ impl OnlineDataset {
         }
         let progress = |progress| self.shared.next.lock().indexing = Some(progress);
         progress(IndexProgress { rows: reader.snapshot().rows(), rows_done: 0 });
-        let index = KeyIndex::build(reader, spec, loader.blocks(), config.concurrent_blocks, progress).await;
+        let index =
+            KeyIndex::build(reader, spec, memory.loader().blocks(), config.concurrent_blocks, progress).await;
         self.shared.next.lock().indexing = None;
         let index = index?;
         let index = Arc::new(index);

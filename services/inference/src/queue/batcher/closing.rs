@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use super::{Batcher, InFlight, TIMER_SLACK, Worker};
+use super::{Batcher, InFlight, TIMER_SLACK, Worker, cohort::Cohort};
 use crate::queue::{BatchId, CloseReason, FormedBatch, Priority, QueueConfig, RequestId, Time, WorkerId};
 
-/// The next batch, if it were closed now: the longest prefix of the queue that fits.
-#[derive(Default)]
+/// The next batch of a cohort, if it were closed now: the longest prefix of its queue that fits.
 pub(super) struct Prefix {
-    pub(super) count: usize,
+    pub(super) cohort: Cohort,
+    pub(super) requests: Vec<RequestId>,
     pub(super) rows: u64,
     pub(super) bytes: u64,
     pub(super) oldest: Time,
@@ -21,32 +21,51 @@ pub(super) struct Prefix {
 }
 
 impl Batcher {
-    /// Returns the worker that can receive the next batch first, and the time when it can.
-    pub(super) fn next_worker(&self, now: Time) -> Option<(WorkerId, Time)> {
+    /// Returns the worker that can receive the next batch of a cohort first, and the time when it can.
+    ///
+    /// A failed batch goes to another worker than before, and not to one that is not trusted, as long as there is one.
+    pub(super) fn next_worker(&self, now: Time, cohort: Cohort) -> Option<(WorkerId, Time)> {
         let gather_time = Duration::try_from_secs_f64(self.gather_seconds).unwrap_or_default();
+        let rank = |id: WorkerId, worker: &Worker| match cohort {
+            Cohort::Shared => 0,
+            _ if !worker.record.is_trusted() => 2,
+            _ => u8::from(cohort.failed_at() == Some(id)),
+        };
+        let best = self.usable(now).map(|(id, worker)| rank(*id, worker)).min()?;
         let free = |(id, worker): (&WorkerId, &Worker)| {
             let Some((_, end)) = worker.batches.back() else {
                 return Some((worker.last_completion, *id, now));
             };
+            // One batch finds out whether a suspended worker works again.
+            let credits = if worker.record.is_trusted() { worker.credits } else { 1 };
             // A worker that is late receives no further batch until it replies: the batch might expire there.
-            let credits = worker.credits.min(self.config.max_credits);
+            let credits = credits.min(self.config.max_credits);
             let may = (worker.batches.len() as u64) < credits && *end + TIMER_SLACK >= now;
             may.then(|| (Time::MAX, *id, end.saturating_sub(gather_time).max(now)))
         };
         // Among free workers, the one that has been free the longest.
-        let first =
-            self.healthy().filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
+        let ranked = self.usable(now).filter(|(id, worker)| rank(**id, worker) == best);
+        let first = ranked.filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
         first.map(|(_, id, at)| (id, at))
     }
 
-    /// The next batch of a worker that can start it at `start`.
-    pub(super) fn prefix(&self, start: Time) -> Prefix {
+    /// The next batch of a cohort for a worker that can start it at `start`.
+    pub(super) fn prefix(&self, cohort: Cohort, start: Time) -> Prefix {
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
-        let mut prefix = Prefix { oldest: Time::MAX, deadline: Time::MAX, ..Prefix::default() };
-        for (priority, _, id) in &self.queued {
-            let request = &self.requests[id];
+        let mut prefix = Prefix {
+            cohort,
+            requests: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            oldest: Time::MAX,
+            deadline: Time::MAX,
+            is_urgent: false,
+            full: None,
+        };
+        for (priority, _, id) in self.cohorts.order(cohort) {
+            let request = &self.requests[&id];
             let (rows, bytes) = (prefix.rows + request.rows, prefix.bytes + request.bytes);
-            if *priority == Priority::Low && prefix.is_urgent {
+            if priority == Priority::Low && prefix.is_urgent {
                 // It joins others only if all of them are in time with it.
                 let takes = self.model.predict(self.config.padded_rows(rows), bytes);
                 let end = start.saturating_add(takes).saturating_add(self.margin() + TIMER_SLACK);
@@ -60,22 +79,22 @@ impl Batcher {
                 (bytes > max_batch_bytes).then_some(CloseReason::Bytes)
             };
             // A request that is too large, because it was admitted under other settings, forms a batch of its own.
-            if (prefix.full.is_some() || request.alone) && prefix.count > 0 {
+            if prefix.full.is_some() && !prefix.requests.is_empty() {
                 return prefix;
             }
-            prefix.is_urgent |= *priority == Priority::Normal;
+            prefix.is_urgent |= priority == Priority::Normal;
             prefix.oldest = prefix.oldest.min(request.arrived);
             prefix.deadline = prefix.deadline.min(request.deadline);
-            (prefix.count, prefix.rows, prefix.bytes) = (prefix.count + 1, rows, bytes);
-            if request.alone {
-                prefix.full = Some(CloseReason::Alone);
-                return prefix;
-            }
+            (prefix.rows, prefix.bytes) = (rows, bytes);
+            prefix.requests.push(id);
         }
         if prefix.rows >= max_batch_rows {
             prefix.full = Some(CloseReason::Rows);
         } else if prefix.bytes >= max_batch_bytes {
             prefix.full = Some(CloseReason::Bytes);
+        } else if cohort != Cohort::Shared {
+            // No other request may join it but those of the same tenant, for which the others do not wait.
+            prefix.full = Some(CloseReason::Alone);
         }
         prefix
     }
@@ -99,7 +118,7 @@ impl Batcher {
         }
         let mut at = last.min(delayed);
         if self.config.eager_dispatch {
-            let pays = self.arrivals.pays_until(prefix.count, self.model.coefficients().fixed);
+            let pays = self.arrivals.pays_until(prefix.requests.len(), self.model.coefficients().fixed);
             if pays <= now {
                 return Ok(CloseReason::Idle);
             }
@@ -112,26 +131,36 @@ impl Batcher {
         &mut self,
         now: Time,
         worker: WorkerId,
-        prefix: &Prefix,
+        prefix: Prefix,
         close_reason: CloseReason,
     ) -> FormedBatch {
-        let requests: Vec<RequestId> = self.queued.iter().map(|(.., id)| *id).take(prefix.count).collect();
-        let mut previous_attempts = 0;
+        let worth = self.worth_rows(prefix.rows, prefix.bytes);
+        if prefix.cohort == Cohort::Shared {
+            self.shared_rows += (prefix.rows as f64 - self.shared_rows) / 8.0;
+        }
+        let Prefix { cohort, requests, rows, bytes, deadline, .. } = prefix;
+        let (mut previous_attempts, mut unpaid) = (0, worth - rows);
         for id in &requests {
             self.dequeue(*id);
             if let Some(request) = self.requests.get_mut(id) {
                 request.flights += 1;
-                self.queues[request.priority as usize].turns.sent(request.turn);
+                let turns = &mut self.queues[request.priority as usize].turns;
+                turns.sent(request.turn);
                 previous_attempts = previous_attempts.max(request.attempts);
+                if cohort != Cohort::Shared {
+                    // The tenant pays for small batches and for further attempts.
+                    let again = if request.attempts > 0 { request.rows } else { 0 };
+                    turns.charge(request.tenant, again + std::mem::take(&mut unpaid));
+                }
             }
         }
         self.last_batch += 1;
         let batch = BatchId(self.last_batch);
-        let padded_rows = self.config.padded_rows(prefix.rows);
+        let padded_rows = self.config.padded_rows(rows);
         let flight = InFlight {
             requests: requests.clone(),
             padded_rows,
-            bytes: prefix.bytes,
+            bytes,
             closed_at: now,
             is_gathered: false,
             is_overdue: false,
@@ -141,16 +170,7 @@ impl Batcher {
             worker.batches.push_back((batch, now));
         }
         self.predict_completions(now, worker);
-        FormedBatch {
-            batch,
-            worker,
-            requests,
-            rows: prefix.rows,
-            padded_rows,
-            close_reason,
-            deadline: prefix.deadline,
-            previous_attempts,
-        }
+        FormedBatch { batch, worker, requests, rows, padded_rows, close_reason, deadline, previous_attempts }
     }
 
     /// Updates the predicted completion times of a worker's batches.

@@ -2,10 +2,10 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::{Batcher, InFlight, Worker};
-use crate::queue::{BatchId, RequestId, Time, WorkerId};
+use super::{Batcher, InFlight, Request, Worker, cohort::Cohort};
+use crate::queue::{BatchId, Cause, Priority, RequestId, Time, WorkerId};
 
 /// A worker is overdue after this multiple of the predicted time of its batch, and at least after `MIN_OVERDUE`.
 const OVERDUE_RATIO: u32 = 10;
@@ -14,9 +14,10 @@ const MIN_OVERDUE: Duration = Duration::from_secs(1);
 const FIRST_BATCHES: u64 = 3;
 /// Time after which a worker is overdue with one of its first batches.
 const FIRST_OVERDUE: Duration = Duration::from_secs(300);
+
 impl Batcher {
     /// Marks workers whose batch is overdue. They receive no batches until they reply, and their requests are queued again, after
-    /// `max_attempts` attempts each for a batch of its own. Requests that were alone in a batch then stay with their worker.
+    /// `max_attempts` attempts apart from others. Requests that were alone in a batch then stay with their worker.
     /// Returns the workers.
     pub fn suspend_overdue(&mut self, now: Time) -> Vec<WorkerId> {
         let is_due = |(_, worker): &(&WorkerId, &Worker)| {
@@ -32,7 +33,7 @@ impl Batcher {
                 flight.is_overdue = true;
                 let requests = flight.requests.clone();
                 self.land(&requests);
-                self.try_again(now, &requests, self.config.max_attempts);
+                self.try_again(now, &requests);
             }
         }
         overdue
@@ -56,8 +57,8 @@ impl Batcher {
         Some(flight.closed_at.max(worker.last_completion).saturating_add(limit))
     }
 
-    /// Removes a worker. Its requests are queued again. After `max_attempts` attempts, a request is sent in a batch of its own,
-    /// and if that one is lost, too, it is removed and returned.
+    /// Removes a worker. Its requests are queued again, after `max_attempts` attempts apart from others. A request that was alone in a
+    /// batch then is removed and returned.
     pub fn remove_worker(&mut self, now: Time, worker: WorkerId) -> Vec<RequestId> {
         let Some(worker) = self.workers.remove(&worker) else { return Vec::new() };
         let flights = worker.batches.into_iter().filter_map(|(batch, _)| self.in_flight.remove(&batch));
@@ -67,9 +68,10 @@ impl Batcher {
             if !flight.is_overdue {
                 self.land(&flight.requests);
             }
-            lost.extend(self.try_again(now, &flight.requests, self.config.max_attempts));
+            lost.extend(self.try_again(now, &flight.requests));
         }
         for id in &lost {
+            self.convict(now, *id);
             self.remove(*id);
         }
         lost
@@ -84,30 +86,73 @@ impl Batcher {
         }
     }
 
-    /// Queues the requests of a lost, failed or overdue batch again unless they are queued or at another worker. Returns those that
-    /// were alone in the batch and have `max_attempts` attempts, which are not queued.
-    fn try_again(&mut self, now: Time, requests: &[RequestId], max_attempts: u32) -> Vec<RequestId> {
-        let mut given_up = Vec::new();
+    /// Queues the requests of a lost or overdue batch again unless they are queued or at another worker. Those with `max_attempts`
+    /// attempts are sent apart from others: each tenant's, or each alone if all were of one tenant. Returns those that were alone in
+    /// the batch and have as many attempts, which are not queued.
+    fn try_again(&mut self, now: Time, requests: &[RequestId]) -> Vec<RequestId> {
+        let max_attempts = self.config.max_attempts;
+        let has_attempts =
+            |id: &RequestId| self.requests.get(id).is_some_and(|request| request.attempts >= max_attempts);
+        let suspects: Vec<RequestId> = requests.iter().filter(|id| has_attempts(id)).copied().collect();
+        if let [alone] = requests
+            && !suspects.is_empty()
+        {
+            return if self.is_elsewhere(*alone) { Vec::new() } else { suspects };
+        }
+        let classes = self.classes(&suspects);
+        let parts = match classes.len() {
+            1 => suspects.iter().map(|id| vec![*id]).collect(),
+            _ => classes,
+        };
+        self.part(parts, None);
         for id in requests {
-            let Some(request) = self.requests.get_mut(id) else { continue };
-            request.alone |= request.attempts >= self.config.max_attempts;
-            if request.flights > 0 || self.queued.contains(&(request.priority, request.turn, *id)) {
-                continue;
-            }
-            if requests.len() == 1 && request.attempts >= max_attempts {
-                given_up.push(*id);
-            } else {
+            if !self.is_elsewhere(*id) {
                 self.enqueue(now, *id);
             }
         }
-        given_up
+        Vec::new()
     }
 
-    /// Records that a batch failed. A request that was alone in it is removed and returned. The others are queued again; after
-    /// `max_attempts` attempts, each in a batch of its own.
+    /// True if a request is queued or at a worker that is not overdue, or has ended.
+    fn is_elsewhere(&self, id: RequestId) -> bool {
+        self.requests
+            .get(&id)
+            .is_none_or(|request| request.flights > 0 || self.queued.contains(&request.place(id)))
+    }
+
+    /// Makes each of `parts` a cohort. Batches with their requests have failed at `failed_at`.
+    fn part(&mut self, parts: Vec<Vec<RequestId>>, failed_at: Option<WorkerId>) {
+        for part in parts {
+            self.last_part += 1;
+            for id in part {
+                self.move_to(id, Cohort::Part { number: self.last_part, failed_at });
+            }
+        }
+    }
+
+    /// Divides requests by tenant and priority.
+    fn classes(&self, requests: &[RequestId]) -> Vec<Vec<RequestId>> {
+        let mut classes: BTreeMap<(u64, Priority), Vec<RequestId>> = BTreeMap::new();
+        for id in requests {
+            if let Some(request) = self.requests.get(id) {
+                classes.entry((request.tenant.id(), request.priority)).or_default().push(*id);
+            }
+        }
+        classes.into_values().collect()
+    }
+
+    /// Records that a batch failed. Its requests are queued again, apart from others: each tenant's or, if all are of one tenant, in two
+    /// halves. A request that was alone in the batch is queued again if another worker can tell whether the request is the cause, and
+    /// otherwise removed and returned.
     ///
     /// Returns `None` if the worker has no such batch.
-    pub fn fail(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<Vec<RequestId>> {
+    pub fn fail(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        cause: Cause,
+    ) -> Option<Vec<RequestId>> {
         let (flight, _) = self.replied(now, worker, batch)?;
         self.predict_completions(now, worker);
         if !flight.is_gathered {
@@ -117,10 +162,33 @@ impl Batcher {
                 }
             }
         }
-        let failed = self.try_again(now, &flight.requests, 0);
-        for id in &failed {
-            self.remove(*id);
+        if cause == Cause::Worker {
+            self.begin_trial(now, worker, batch, &flight.requests);
         }
-        Some(failed)
+        let again: Vec<RequestId> =
+            flight.requests.iter().filter(|id| !self.is_elsewhere(**id)).copied().collect();
+        let failed_at = (cause == Cause::Worker).then_some(worker);
+        if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice()) {
+            let has_other = cause == Cause::Worker && self.has_other(worker);
+            let has_failed = |request: &mut Request| std::mem::replace(&mut request.has_failed_alone, true);
+            if self.requests.get_mut(alone).is_some_and(has_failed) || !has_other {
+                self.convict(now, *alone);
+                self.remove(*alone);
+                return Some(again);
+            }
+        }
+        let classes = self.classes(&again);
+        let parts = match (classes.len(), again.len()) {
+            (1, 2..) => {
+                let (first, second) = again.split_at(again.len() / 2);
+                vec![first.to_vec(), second.to_vec()]
+            }
+            _ => classes,
+        };
+        self.part(parts, failed_at);
+        for id in again {
+            self.enqueue(now, id);
+        }
+        Some(Vec::new())
     }
 }

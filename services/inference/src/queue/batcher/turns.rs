@@ -72,6 +72,15 @@ impl Turns {
         self.now = self.now.max(turn);
     }
 
+    /// Records that `tenant` used workers for the time of `rows` further rows.
+    pub(super) fn charge(&mut self, tenant: Tenant, rows: u64) {
+        if rows > 0 {
+            let now = self.now;
+            let queued = self.entry(tenant);
+            queued.end = queued.end.max(now).saturating_add(cost(rows, queued.weight));
+        }
+    }
+
     /// Records that a request was removed before a worker received it.
     pub(super) fn unused(&mut self, tenant: Tenant, rows: u64) {
         if let Some(queued) = self.tenants.get_mut(&tenant.id()) {

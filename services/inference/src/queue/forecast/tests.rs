@@ -15,6 +15,7 @@ fn load(workers: usize, requests_per_second: f64) -> Load {
     Load {
         workers,
         overdue_workers: 0,
+        suspended_workers: 0,
         queued_requests: 0,
         queued_rows: 0,
         batches: 0,

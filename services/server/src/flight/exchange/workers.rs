@@ -1,6 +1,6 @@
 //! Worker side of a batch queue: sends batches of features and receives replies.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
@@ -14,7 +14,7 @@ use forebay_proto::{
     v1::{self, BatchReply, BatchRequest, LookupMetadata},
 };
 use futures::{StreamExt, stream};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -71,6 +71,7 @@ struct Batches {
     lookup: Lookup,
     schema: SchemaRef,
     worker: Worker<QueuedKeys, Scored>,
+    suspensions: watch::Receiver<Option<Duration>>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
@@ -108,6 +109,7 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
         encoding,
         lookup,
         schema,
+        suspensions: worker.suspensions(),
         worker,
         _presence: presence,
         inward,
@@ -158,6 +160,10 @@ impl Batches {
             let batch = tokio::select! {
                 biased;
                 () = drain.interrupted() => return Err(stopping().into()),
+                Ok(()) = self.suspensions.changed() => {
+                    self.note_suspension();
+                    continue;
+                }
                 batch = self.worker.next() => batch,
             };
             let Some(batch) = batch else { return self.end().await };
@@ -180,6 +186,14 @@ impl Batches {
                 Err(BatchFailure::Worker(error)) => return Err(error.into()),
             }
         }
+    }
+
+    fn note_suspension(&mut self) {
+        let Some(time) = *self.suspensions.borrow_and_update() else { return };
+        let message = format!(
+            "a worker failed batches that other workers computed, and receives none for {time:?}; see the log of the worker"
+        );
+        self.connection.note(Kind::WorkerSuspended, &message);
     }
 
     /// Ends the stream: the worker disconnected or failed, or the queue is empty and the server stops.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use forebay_inference::{Config, KeySpec, OnlineDataset, Requirements};
+use forebay_inference::{Config, KeySpec, LookupMemory, OnlineDataset, Requirements};
 use forebay_loader::{Loader, Pool};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -13,6 +13,7 @@ use crate::{Error, Settings};
 pub(super) struct IndexBuilder {
     config: Config,
     loader: Loader,
+    memory: LookupMemory,
     pools: (Pool, Pool),
     indexes: PathBuf,
     /// Maximum backoff between attempts to load a snapshot.
@@ -23,12 +24,18 @@ pub(super) struct IndexBuilder {
 
 impl IndexBuilder {
     /// Creates the builder; indexes are stored in the cache directory. `pools` are the CPU threads and the lookup threads.
-    pub(super) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool)) -> Self {
+    pub(super) fn new(
+        settings: &Settings,
+        loader: &Loader,
+        memory: LookupMemory,
+        pools: &(Pool, Pool),
+    ) -> Self {
         // The server reserves the memory that the settings name when it starts.
         let is_reserved = settings.lookup_memory.is_some() || !settings.online.is_empty();
         Self {
             config: settings.lookups.clone(),
             loader: loader.clone(),
+            memory,
             pools: pools.clone(),
             indexes: settings.cache_dir.join("indexes"),
             max_backoff: settings.limits.max_open_backoff,
@@ -54,13 +61,13 @@ impl Turn<'_> {
     /// # Errors
     /// If the memory is in use.
     pub(super) fn build(&mut self, name: &str, key: &[String]) -> Result<OnlineDataset, Error> {
-        let IndexBuilder { config, loader, pools, indexes, .. } = self.builder.clone();
+        let IndexBuilder { config, loader, memory, pools, indexes, .. } = self.builder.clone();
         if *self.unreserved > 0 {
             loader.reserve_for_lookups(*self.unreserved)?;
             *self.unreserved = 0;
         }
         let spec = KeySpec { key: key.to_vec(), order_by: None };
         let requirements = Requirements { views: Vec::new(), canary: None };
-        Ok(OnlineDataset::new(name, spec, config, loader, pools, indexes.join(name), requirements))
+        Ok(OnlineDataset::new(name, spec, config, memory, pools, indexes.join(name), requirements))
     }
 }

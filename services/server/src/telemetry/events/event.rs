@@ -10,8 +10,11 @@ use crate::{auth::Access, error::clip};
 /// stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
 /// error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
 /// answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again;
+/// `lookups_outdated`: the current snapshot of a dataset cannot be loaded for lookups, the reason has changed, or lookups follow the
+/// dataset again;
 /// `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
-/// `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or failed
+/// `worker_left`: a worker disconnected from a queue; `worker_suspended`: a worker failed batches that other workers computed, and
+/// receives none for a while; `cache_error`: the disk cache has damaged values, failed reads or failed
 /// writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
 /// server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
 /// of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
@@ -33,9 +36,11 @@ pub(crate) enum Kind {
     SnapshotRejected,
     SnapshotPinned,
     SnapshotUnpinned,
+    LookupsOutdated,
     QueueSettingsChanged,
     WorkerJoined,
     WorkerLeft,
+    WorkerSuspended,
     CacheError,
     ReloadFailed,
     Draining,
@@ -170,9 +175,11 @@ impl Kind {
             Self::SnapshotRejected => "snapshot_rejected",
             Self::SnapshotPinned => "snapshot_pinned",
             Self::SnapshotUnpinned => "snapshot_unpinned",
+            Self::LookupsOutdated => "lookups_outdated",
             Self::QueueSettingsChanged => "queue_settings_changed",
             Self::WorkerJoined => "worker_joined",
             Self::WorkerLeft => "worker_left",
+            Self::WorkerSuspended => "worker_suspended",
             Self::CacheError => "cache_error",
             Self::ReloadFailed => "reload_failed",
             Self::Draining => "draining",
@@ -194,6 +201,8 @@ impl Kind {
             Self::DatasetFailed | Self::ReloadFailed => Severity::Error,
             Self::SessionFailed
             | Self::SnapshotRejected
+            | Self::LookupsOutdated
+            | Self::WorkerSuspended
             | Self::CacheError
             | Self::LabelSkew
             | Self::MemberRefused

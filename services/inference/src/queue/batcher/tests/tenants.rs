@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 
-fn tenant(id: u64, weight: u32) -> Tenant {
+pub(super) fn tenant(id: u64, weight: u32) -> Tenant {
     Tenant::new(id, NonZeroU32::new(weight).expect("the weight is not zero"))
 }
 

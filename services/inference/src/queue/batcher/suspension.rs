@@ -1,0 +1,180 @@
+//! Workers whose failures are their own, and tenants whose requests fail.
+//!
+//! A failed batch is no evidence: its worker or one of its requests can be the cause. Its requests therefore have a *trial*. If all of
+//! them are answered by other workers, the failure was that of the worker. If one of them fails alone, it was that of the request.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
+
+use std::time::Duration;
+
+use forebay_loader::Tenant;
+
+use super::{Batcher, Worker, cohort::Cohort};
+use crate::queue::{BatchId, RequestId, Time, WorkerId};
+
+/// Number of its own failures in succession after which a worker is suspended.
+const MAX_STRIKES: u32 = 3;
+/// Time of the first suspension of a worker. Each further one without a computed batch in between takes twice as long.
+const FIRST_SUSPENSION: Duration = Duration::from_secs(1);
+const MAX_SUSPENSION: Duration = Duration::from_secs(60);
+/// Time for which the requests of a tenant share no batches with those of others, after one of them failed alone.
+pub(super) const UNSHARED: Duration = Duration::from_secs(60);
+
+/// Requests of a failed batch that have no outcome yet.
+#[derive(Debug)]
+pub(super) struct Trial {
+    /// Worker that reported the failure.
+    worker: WorkerId,
+    /// Number of the requests.
+    open: usize,
+    /// True if another worker answered a request.
+    is_answered_elsewhere: bool,
+}
+
+/// Failures of a worker.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Failures in succession that were its own.
+    strikes: u32,
+    /// Suspensions in succession.
+    suspensions: u32,
+    /// End of the last suspension; `None` after a computed batch.
+    suspended_until: Option<Time>,
+}
+
+impl Record {
+    /// True if the worker receives no batches at `now`.
+    pub(super) fn is_suspended(&self, now: Time) -> bool {
+        self.suspended_until.is_some_and(|until| now < until)
+    }
+
+    /// True if the worker has computed a batch since its last suspension.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.suspended_until.is_none()
+    }
+}
+
+impl Batcher {
+    /// Returns the workers that were suspended since the last call, each with the time for which it receives no batches.
+    pub fn suspended(&mut self) -> Vec<(WorkerId, Duration)> {
+        std::mem::take(&mut self.newly_suspended)
+    }
+
+    /// Returns the earliest time at which a suspension ends.
+    pub(super) fn next_probe(&self, now: Time) -> Option<Time> {
+        let ends = self.workers.values().filter_map(|worker| worker.record.suspended_until);
+        ends.filter(|until| now < *until).min()
+    }
+
+    /// Workers that are not overdue and not suspended.
+    pub(super) fn healthy(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
+        self.workers.iter().filter(move |(_, worker)| !worker.is_overdue && !worker.record.is_suspended(now))
+    }
+
+    /// Workers that can receive batches: the healthy ones or, if there are none, the suspended ones.
+    pub(super) fn usable(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
+        let has_healthy = self.healthy(now).next().is_some();
+        self.workers.iter().filter(move |(_, worker)| {
+            !worker.is_overdue && !(has_healthy && worker.record.is_suspended(now))
+        })
+    }
+
+    /// True if another worker than `worker` can tell whether a request fails because of it.
+    pub(super) fn has_other(&self, worker: WorkerId) -> bool {
+        let mut others = self.workers.iter().filter(|(id, _)| **id != worker);
+        others.any(|(_, other)| !other.is_overdue && other.record.is_trusted())
+    }
+
+    /// Begins the trial of the requests of a failed batch, except those that have one already.
+    pub(super) fn begin_trial(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        requests: &[RequestId],
+    ) {
+        let mut open = 0;
+        for id in requests {
+            if let Some(request) = self.requests.get_mut(id).filter(|request| request.trial.is_none()) {
+                request.trial = Some(batch);
+                open += 1;
+            }
+        }
+        if open > 0 {
+            self.trials.insert(batch, Trial { worker, open, is_answered_elsewhere: false });
+        }
+        // It was sent this batch to find out whether it works again.
+        let on_probation = |worker: &&Worker| !worker.record.is_trusted() && !worker.record.is_suspended(now);
+        if self.workers.get(&worker).filter(on_probation).is_some() {
+            self.suspend(now, worker);
+        }
+    }
+
+    /// Ends the trial of a request that `worker` answered. If it is the last one of its batch, the failure was that of the worker.
+    pub(super) fn acquit(&mut self, now: Time, worker: WorkerId, id: RequestId) {
+        let Some(batch) = self.requests.get_mut(&id).and_then(|request| request.trial.take()) else { return };
+        let Some(trial) = self.trials.get_mut(&batch) else { return };
+        trial.open -= 1;
+        trial.is_answered_elsewhere |= worker != trial.worker;
+        if trial.open == 0
+            && let Some(trial) = self.trials.remove(&batch)
+            && trial.is_answered_elsewhere
+        {
+            self.strike(now, trial.worker);
+        }
+    }
+
+    /// Ends the trial of a request without an outcome.
+    pub(super) fn leave_trial(&mut self, batch: BatchId) {
+        if let Some(trial) = self.trials.get_mut(&batch) {
+            trial.open -= 1;
+            if trial.open == 0 {
+                self.trials.remove(&batch);
+            }
+        }
+    }
+
+    /// Records that a request failed alone: its worker is not to blame, and the requests of its tenant share no batches for a while.
+    pub(super) fn convict(&mut self, now: Time, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let tenant = request.tenant;
+        if let Some(batch) = request.trial.take() {
+            self.trials.remove(&batch);
+        }
+        if tenant == Tenant::SERVER {
+            return; // There is nobody to protect: without tokens, all callers are one tenant.
+        }
+        self.unshared.insert(tenant.id(), now.saturating_add(UNSHARED));
+        let shared: Vec<RequestId> = self.cohorts.order(Cohort::Shared).map(|(.., id)| id).collect();
+        for id in shared {
+            if self.requests.get(&id).is_some_and(|request| request.tenant.id() == tenant.id()) {
+                self.move_to(id, Cohort::Tenant(tenant.id()));
+            }
+        }
+    }
+
+    /// Cohort of a new request of `tenant`.
+    pub(super) fn cohort_of(&self, now: Time, tenant: Tenant) -> Cohort {
+        match self.unshared.get(&tenant.id()) {
+            Some(until) if now < *until => Cohort::Tenant(tenant.id()),
+            _ => Cohort::Shared,
+        }
+    }
+
+    fn strike(&mut self, now: Time, worker: WorkerId) {
+        let has_other = self.has_other(worker);
+        let Some(record) = self.workers.get_mut(&worker).map(|worker| &mut worker.record) else { return };
+        record.strikes = record.strikes.saturating_add(1);
+        if record.strikes >= MAX_STRIKES && record.is_trusted() && has_other {
+            self.suspend(now, worker);
+        }
+    }
+
+    fn suspend(&mut self, now: Time, worker: WorkerId) {
+        let Some(record) = self.workers.get_mut(&worker).map(|worker| &mut worker.record) else { return };
+        let time = FIRST_SUSPENSION.saturating_mul(1 << record.suspensions.min(16)).min(MAX_SUSPENSION);
+        record.suspensions = record.suspensions.saturating_add(1);
+        record.suspended_until = Some(now.saturating_add(time));
+        self.newly_suspended.push((worker, time));
+    }
+}
