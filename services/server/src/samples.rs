@@ -1,4 +1,4 @@
-//! Samples of totals, and the rates between them.
+//! Samples of totals that never decrease, and the rates between them.
 
 use std::{
     collections::VecDeque,
@@ -9,6 +9,9 @@ use std::{
 const OVER: Duration = Duration::from_secs(10);
 
 /// Samples of totals, one per second.
+///
+/// The totals count from the start of their owner and never decrease. A sum over objects that come and go, such as sessions, is no total: it
+/// decreases when one of them is removed.
 #[derive(Debug)]
 pub(crate) struct Samples<T> {
     /// Oldest first.
@@ -29,17 +32,14 @@ impl<T> Samples<T> {
         }
     }
 
-    /// Totals of the latest sample.
-    pub(crate) fn latest(&self) -> Option<&T> {
-        self.samples.back().map(|(_, totals)| totals)
-    }
-
     /// Increase of one total per second, averaged over the samples.
     pub(crate) fn rate(&self, total: impl Fn(&T) -> f64) -> f64 {
         let (Some((first, before)), Some((last, after))) = (self.samples.front(), self.samples.back()) else {
             return 0.0;
         };
         let seconds = last.saturating_duration_since(*first).as_secs_f64();
-        if seconds > 0.0 { (total(after) - total(before)).max(0.0) / seconds } else { 0.0 }
+        let increase = total(after) - total(before);
+        debug_assert!(increase >= 0.0, "a total decreased by {}", -increase);
+        if seconds > 0.0 { increase / seconds } else { 0.0 }
     }
 }

@@ -5,16 +5,16 @@ mod session;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use dashmap::DashMap;
-use forebay_loader::FinishedBatch;
+use forebay_loader::{FinishedBatch, Job};
 use forebay_proto::v1::{ReportRequest, Train};
-use forebay_stall::{Bucket, Buckets, History, Interval};
+use forebay_stall::{Bucket, Buckets, History, Interval, Moments};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,6 +41,8 @@ struct Shared {
     count: watch::Sender<usize>,
     /// Bits of the demand of the trainers at the last observation.
     demand: AtomicU64,
+    /// Batches sent to all trainers, counted when they are sent.
+    sent: Mutex<Sent>,
     totals: Mutex<Totals>,
 }
 
@@ -89,14 +91,25 @@ impl Sessions {
             sent: Samples::new(now, Sent::default()),
         };
         let count = watch::Sender::new(0);
-        let (demand, totals) = (AtomicU64::new(0), Mutex::new(totals));
-        let shared = Shared { sessions: DashMap::new(), count, demand, totals };
+        let shared = Shared {
+            sessions: DashMap::new(),
+            count,
+            demand: AtomicU64::new(0),
+            sent: Mutex::new(Sent::default()),
+            totals: Mutex::new(totals),
+        };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Opens a stream of `batches` batches, which is charged with `charge` until it ends. `trainer` is the id under which the
+    /// Opens a stream of `batches` batches of `job`, which is charged with `charge` until it ends. `trainer` is the id under which the
     /// client reports, 0 if it does not report.
-    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64, charge: Charge) -> Running {
+    pub(crate) fn enter(
+        &self,
+        train: Train,
+        (batches, job): (u64, Weak<Job>),
+        trainer: u64,
+        charge: Charge,
+    ) -> Running {
         self.count(|count| *count += 1);
         let now = Instant::now();
         let number = {
@@ -112,7 +125,7 @@ impl Sessions {
         let begin = Begin { id, trainer, train, now };
         let session =
             Arc::clone(&self.shared.sessions.entry(id).or_insert_with(|| Arc::new(Session::new(begin))));
-        let lane = session.enter(now, due, batches);
+        let lane = session.enter(now, due, batches, job);
         Running { session, lane, sessions: self.clone(), _charge: charge }
     }
 
@@ -168,19 +181,12 @@ impl Sessions {
     /// Settles time that no report settles, and removes ended sessions. Call about once per second.
     pub(crate) fn tick(&self, now: Instant) {
         let sessions = self.list(true);
-        let mut sent = Sent::default();
         for session in &sessions {
             let (from, settled) = session.tick(now);
             self.shared.totals.lock().settle(&session.train.dataset, from, now, &settled);
-            sent += session.sent();
         }
-        let mut totals = self.shared.totals.lock();
-        if totals.sent.latest().is_some_and(|latest| latest.bytes > sent.bytes) {
-            // Totals decrease when sessions are removed.
-            totals.sent = Samples::new(now, sent);
-        }
-        totals.sent.sample(now, sent);
-        drop(totals);
+        let sent = *self.shared.sent.lock();
+        self.shared.totals.lock().sent.sample(now, sent);
         let mut ended: Vec<_> =
             sessions.iter().filter_map(|session| Some((session.ended()?, session.id))).collect();
         ended.sort_unstable_by(|one, other| other.cmp(one));
@@ -256,7 +262,15 @@ impl Running {
     /// Records that a batch was passed to the transport; `due` is the epoch and step of the next one.
     pub(crate) fn batch_sent(&self, made: &FinishedBatch, due: (u64, u64)) {
         self.lane.batch_sent(due);
-        self.session.count(made);
+        let sent = Sent { batches: 1, rows: made.batch.rows, bytes: made.batch.body.len() as u64 };
+        let at = (made.metadata.epoch, made.metadata.step);
+        self.count(sent, at, made.label.as_ref());
+    }
+
+    /// Counts batches up to epoch and step `at`.
+    fn count(&self, sent: Sent, at: (u64, u64), label: Option<&Moments>) {
+        self.session.count(sent, at, label);
+        *self.sessions.shared.sent.lock() += sent;
     }
 }
 

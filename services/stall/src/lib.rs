@@ -13,6 +13,8 @@
 //! - [`Session`] and [`Lane`]: a [`Clock`] shared by several threads, with one lane per stream of the trainer.
 //! - [`History`]: the buckets of the last minutes, second by second.
 //! - [`judge`]: the bottleneck, the confidence in it, and the speedup from removing it.
+//! - [`while_silent`]: the verdict while a store does not answer.
+//! - [`straggler`]: the rank that the other ranks of its job wait for.
 //! - [`wanted_servers`]: the demand of the trainers, in servers at full load, for an autoscaler.
 //! - [`Skew`]: detects a label whose mean varies between batches by more than chance explains, from the [`Moments`] of
 //!   each batch.
@@ -60,6 +62,7 @@ mod history;
 mod moments;
 mod session;
 mod skew;
+mod straggler;
 mod verdict;
 
 pub use bucket::{Bucket, Buckets, Stage};
@@ -69,4 +72,7 @@ pub use history::{History, Interval};
 pub use moments::Moments;
 pub use session::{Lane, Session};
 pub use skew::{Known, Skew};
-pub use verdict::{Bottleneck, Confidence, Evidence, Level, Verdict, WhatIf, judge};
+pub use straggler::straggler;
+pub use verdict::{
+    Bottleneck, Confidence, Evidence, Level, SILENT_AFTER, Verdict, WhatIf, judge, while_silent,
+};

@@ -16,6 +16,11 @@ const CAUSE: f64 = 0.5;
 const FULL: f64 = 0.8;
 /// Number of batches in both windows that replaces a complete window.
 const ENOUGH_BATCHES: u64 = 200;
+/// Smallest fraction of the time, without the bottleneck, from which a speedup is estimated. Below it, the trainers do so little else that
+/// their own speed is unknown.
+const LEAST_REST: f64 = 0.02;
+/// Time without an answer after which a store counts as silent.
+pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// Input of [`judge`]: two consecutive windows of the same length.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,8 +112,11 @@ pub struct Verdict {
     pub wait_fraction: Option<f64>,
     /// Fraction of the time charged to the bottleneck, 0 to 1.
     pub bottleneck_fraction: f64,
-    /// Effect of removing the bottleneck; `None` if the trainers themselves are the bottleneck.
+    /// Effect of removing the bottleneck; `None` if the trainers themselves are the bottleneck, if they do too little besides waiting for
+    /// it, or while a store is silent.
     pub what_if: Option<WhatIf>,
+    /// Time for which the store that the trainers wait for has not answered; `None` unless it is silent.
+    pub silence: Option<Duration>,
 }
 
 impl Bottleneck {
@@ -153,6 +161,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
             wait_fraction: None,
             bottleneck_fraction: 0.0,
             what_if: None,
+            silence: None,
         };
     }
     let required = evidence.window.as_secs_f64() * evidence.sessions as f64 * FULL;
@@ -206,20 +215,42 @@ fn judge_window(window: &Buckets) -> Verdict {
         compute_fraction: reported.then(|| fraction(Bucket::Compute)),
         wait_fraction: Some(wait_fraction),
         bottleneck_fraction,
-        what_if: (level != Level::None).then(|| what_if(window, bottleneck, trainer)),
+        what_if: if level == Level::None { None } else { what_if(window, bottleneck, trainer) },
+        silence: None,
     }
 }
 
-/// Returns the effect of removing the time of `removed` from the window.
-fn what_if(window: &Buckets, removed: Bucket, trainer: Bucket) -> WhatIf {
-    let left = 1.0 - window.fraction(removed);
+/// Returns the verdict while a store has not answered for `silence`: if that is longer than [`SILENT_AFTER`] and the trainers wait for
+/// storage, the silence is the bottleneck, which is certain and needs no second window. Nothing is predicted, because nothing was measured.
+pub fn while_silent(verdict: Verdict, recent: &Buckets, silence: Option<Duration>) -> Verdict {
+    let Some(silence) = silence.filter(|silence| *silence >= SILENT_AFTER) else { return verdict };
+    let storage = recent.fraction(Bucket::Storage);
+    if storage < TRAINER_BOUND {
+        return verdict;
+    }
+    Verdict {
+        bottleneck: Bottleneck::Storage,
+        confidence: Confidence::High,
+        bottleneck_fraction: storage,
+        what_if: None,
+        silence: Some(silence),
+        ..judge_window(recent)
+    }
+}
+
+/// Returns the effect of removing the time of `removed` from the window; `None` if hardly any other time is left.
+fn what_if(window: &Buckets, removed: Bucket, trainer: Bucket) -> Option<WhatIf> {
+    let rest = 1.0 - window.fraction(removed);
+    if rest < LEAST_REST {
+        return None;
+    }
     let mut next = trainer;
     for bucket in Bucket::ALL {
         if bucket != removed && window.fraction(bucket) > window.fraction(next) {
             next = bucket;
         }
     }
-    WhatIf { removed: removed.into(), speedup: 1.0 / left.max(1e-3), next_bottleneck: next.into() }
+    Some(WhatIf { removed: removed.into(), speedup: 1.0 / rest, next_bottleneck: next.into() })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Object stores: locations, requests with retries, and durable state.
 
+pub(crate) mod answers;
 pub(crate) mod aws_profile;
 pub(crate) mod documents;
 pub(crate) mod envelope;

@@ -230,6 +230,11 @@ impl Job {
         std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref))
     }
 
+    /// Datasets of the job: the name, the snapshot, and the columns of its schema that are read.
+    pub fn columns_read(&self) -> impl Iterator<Item = (&str, &Arc<Snapshot>, &[usize])> {
+        self.parts().map(|job| (job.train.dataset.as_str(), job.snapshot(), job.view.projection()))
+    }
+
     /// Number of rows per epoch: the rows of the snapshot that the filter keeps.
     pub fn epoch_rows(&self) -> u64 {
         self.rows.epoch_rows

@@ -3,9 +3,8 @@
 import type { CacheTier as Tier } from './schema.ts';
 import { attribute, byId, Figure, h, keyed, property, show, text } from './dom.ts';
 import { bytes, duration, number, percent } from './format.ts';
-
-/** Number of states, one per second, over which the recent hit ratio is computed. */
-const RECENT_STATES = 10;
+import { increase, sampled } from './recent.ts';
+import type { Sample } from './recent.ts';
 
 const NAMES: Record<string, string> = { memory: 'Memory', disk: 'Disk' };
 const HOLDS: Record<string, string> = { memory: 'decoded rows, ready to gather', disk: 'decoded columns' };
@@ -26,7 +25,7 @@ class TierView {
   private readonly evictions = new Figure('evictions', 'Values removed to free space');
   private readonly coalesced = new Figure('coalesced loads', 'Reads that waited for a load that another read had started');
   private readonly errors = new Figure('errors', 'Damaged values, failed reads and failed writes');
-  private readonly past: Tier[] = [];
+  private past: Sample<'hits' | 'misses'>[] = [];
 
   constructor(tier: string) {
     const figures = [this.recent, this.hits, this.byBytes, this.saved, this.evictions, this.coalesced, this.errors];
@@ -40,15 +39,13 @@ class TierView {
     );
   }
 
-  set(tier: Tier): void {
+  set(tier: Tier, time: number): void {
     const full = tier.capacity_bytes > 0 ? tier.resident_bytes / tier.capacity_bytes : 0;
     property(this.fill, 'width', `${Math.min(100, full * 100).toFixed(1)}%`);
     attribute(this.meter, 'aria-label', `${percent(full)} full`);
     text(this.full, `${bytes(tier.resident_bytes)} of ${bytes(tier.capacity_bytes)} (${percent(full)})`);
-    this.past.push(tier);
-    if (this.past.length > RECENT_STATES) this.past.shift();
-    const before = this.past[0]!;
-    this.recent.set(percent(ratio(tier.hits - before.hits, tier.misses - before.misses)));
+    this.past = sampled(this.past, { time, counters: { hits: tier.hits, misses: tier.misses } });
+    this.recent.set(percent(ratio(increase(this.past, 'hits') ?? 0, increase(this.past, 'misses') ?? 0)));
     this.hits.set(percent(ratio(tier.hits, tier.misses)));
     this.byBytes.set(percent(ratio(tier.hit_bytes, tier.miss_bytes)));
     this.saved.set(duration(tier.saved_seconds));
@@ -64,8 +61,9 @@ export class CacheView {
   private readonly tiers = new Map<string, TierView>();
   private readonly noDisk = byId('cache-no-disk');
 
-  update(cache: Tier[]): void {
-    keyed(this.list, this.tiers, cache, (tier) => tier.tier, (tier) => new TierView(tier.tier), (view, tier) => view.set(tier));
+  /** `time` is that of the state, in Unix seconds by the clock of the server. */
+  update(cache: Tier[], time: number): void {
+    keyed(this.list, this.tiers, cache, (tier) => tier.tier, (tier) => new TierView(tier.tier), (view, tier) => view.set(tier, time));
     show(this.noDisk, !cache.some((tier) => tier.tier === 'disk'));
   }
 }

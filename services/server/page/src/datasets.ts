@@ -30,7 +30,7 @@ class Row {
     text(this.name, dataset.name);
     text(this.url, dataset.url);
     const error = dataset.error ?? dataset.online?.error ?? null;
-    const severity = error !== null ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
+    const severity = error !== null || dataset.silent_seconds !== null ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
     const state = phaseText(dataset);
     if (this.shown !== `${severity} ${state}`) {
       this.shown = `${severity} ${state}`;
@@ -51,7 +51,12 @@ class Row {
   }
 }
 
-export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
+export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online' | 'silent_seconds'>): string {
+  const silent = dataset.silent_seconds === null ? '' : `, no answer from the store for ${duration(dataset.silent_seconds)}`;
+  return `${lifecycleText(dataset)}${silent}`;
+}
+
+function lifecycleText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
   if (dataset.phase === 'failed') return 'failed';
   if (dataset.phase === 'open') return `open${lookupText(dataset.online)}`;
   return `opening ${number(dataset.files_done)} of ${number(dataset.files)} files`;

@@ -606,7 +606,7 @@ export interface components {
             blocks: number | null;
             /**
              * Format: int64
-             * @description Decoded size of all columns in bytes, estimated from the footers; null if the dataset is not open.
+             * @description Decoded size in bytes: the size of the values of all columns in memory, estimated from the footers; null if the dataset is not open.
              */
             decoded_bytes: number | null;
             /** @description Reason why the dataset cannot be opened; null if the last attempt did not fail. */
@@ -631,6 +631,11 @@ export interface components {
              * @description Number of rows; null if the dataset is not open.
              */
             rows: number | null;
+            /**
+             * Format: double
+             * @description Time for which requests to the store have been waiting without an answer to any of them, in seconds; null unless it is at least 3.
+             */
+            silent_seconds: number | null;
             /** @description Id of the current snapshot; null if the dataset is not open. */
             snapshot: string | null;
             /**
@@ -873,6 +878,30 @@ export interface components {
             /** @description Jobs, most recently streamed first. */
             jobs: components["schemas"]["Job"][];
         };
+        /** @description Ranks of one job that have open streams at this server. */
+        JobRanks: {
+            /** @description Name of the dataset. */
+            dataset: string;
+            /** @description Job name from the request; empty if the request has none. */
+            job_name: string;
+            /** @description These ranks in order; if there are more than 128, those that wait the most. */
+            ranks: components["schemas"]["Rank"][];
+            /** @description Number of ranks with open streams at this server. */
+            running_ranks: number;
+            /**
+             * Format: int64
+             * @description Rank that waits for at least 10% of the time more than the median of the others, which wait for it in every step; null if no rank
+             *     does.
+             */
+            straggler: number | null;
+            /** @description Sentence about the straggler; null without one. */
+            summary: string | null;
+            /**
+             * Format: int64
+             * @description Number of ranks of the job, also those at other servers.
+             */
+            world_size: number;
+        };
         /** @description Distribution of the label over the batches of a session. */
         Label: {
             /**
@@ -1087,6 +1116,8 @@ export interface components {
             /** @description Cache tiers: memory, and disk if configured. */
             cache: components["schemas"]["CacheTier"][];
             cost: components["schemas"]["Cost"] | null;
+            /** @description Jobs with several ranks at this server, those with a straggler first; at most 20. */
+            jobs: components["schemas"]["JobRanks"][];
             /** @description Pipeline stages from the store to the trainers, for all sessions. */
             pipeline: components["schemas"]["Stage"][];
             process: components["schemas"]["Process"] | null;
@@ -1252,6 +1283,33 @@ export interface components {
             model_error: number;
             /** @description Number of requests by outcome since the queue was created. */
             outcomes: components["schemas"]["Outcomes"];
+        };
+        /** @description One rank of a job. */
+        Rank: {
+            /** @description Bottleneck of the rank, as in the verdict of its session. */
+            bottleneck: components["schemas"]["Bottleneck"];
+            /**
+             * Format: int64
+             * @description Epoch of the latest batch.
+             */
+            epoch: number;
+            /**
+             * Format: int64
+             * @description Number of the rank, from 0.
+             */
+            rank: number;
+            /** @description Identifier of its session. */
+            session: string;
+            /**
+             * Format: int64
+             * @description Step of the latest batch within its epoch.
+             */
+            step: number;
+            /**
+             * Format: double
+             * @description Fraction of the time that the rank waits for batches, as in the verdict of its session; null if it is unknown.
+             */
+            wait_fraction: number | null;
         };
         /** @description Readiness of the server. Datasets are listed only for callers that may read them. */
         Readiness: {
@@ -1552,10 +1610,19 @@ export interface components {
             compute_fraction: number | null;
             /** @description Confidence in the bottleneck. */
             confidence: components["schemas"]["Confidence"];
+            /** @description Number of judged sessions that are input-bound by themselves. */
+            input_bound_sessions: number;
             /** @description Severity of the wait. */
             level: components["schemas"]["Level"];
             /** @description Number of judged sessions. */
             sessions: number;
+            /** @description Dataset whose store does not answer while trainers wait for it; null if every store answers. */
+            silent_dataset: string | null;
+            /**
+             * Format: double
+             * @description Time since the last answer of that store, in seconds; null if every store answers.
+             */
+            silent_seconds: number | null;
             /** @description The verdict in one or two sentences. */
             summary: string;
             /**
@@ -1614,6 +1681,7 @@ export type Forecast = components['schemas']['Forecast'];
 export type HeldList = components['schemas']['HeldList'];
 export type Job = components['schemas']['Job'];
 export type JobList = components['schemas']['JobList'];
+export type JobRanks = components['schemas']['JobRanks'];
 export type Label = components['schemas']['Label'];
 export type Level = components['schemas']['Level'];
 export type Load = components['schemas']['Load'];
@@ -1631,6 +1699,7 @@ export type QueueConfig = components['schemas']['QueueConfig'];
 export type QueueCurve = components['schemas']['QueueCurve'];
 export type QueueList = components['schemas']['QueueList'];
 export type QueueStatus = components['schemas']['QueueStatus'];
+export type Rank = components['schemas']['Rank'];
 export type Readiness = components['schemas']['Readiness'];
 export type ResourceUsage = components['schemas']['ResourceUsage'];
 export type ServerInfo = components['schemas']['ServerInfo'];

@@ -5,6 +5,7 @@ import { Bar } from './bar.ts';
 import { attribute, byId, h, keyed, property, show, text } from './dom.ts';
 import { bytesPerSecond, duration, number, percent, rowsPerSecond, UNKNOWN } from './format.ts';
 import { icon } from './icons.ts';
+import { loadingText } from './loading.ts';
 import { arrange, pageOf } from './order.ts';
 import type { Key, View } from './order.ts';
 import { labelOf } from './buckets.ts';
@@ -164,7 +165,7 @@ class Row {
     text(this.lanes, session.lanes > 1 ? `${session.lanes} lanes` : '');
     property(this.fill, 'width', `${(Math.min(1, session.progress) * 100).toFixed(1)}%`);
     attribute(this.done, 'aria-label', percent(session.progress));
-    text(this.progress, progressText(session));
+    text(this.progress, loadingText(session) || progressText(session));
     show(this.explain, session.job_name !== '');
     attribute(this.explain, 'aria-label', `Explain the newest batch of ${session.job_name}, rank ${session.rank}`);
     text(this.eta, duration(session.eta_seconds));

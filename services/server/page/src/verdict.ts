@@ -4,7 +4,7 @@ import type { Overview, Verdict } from './schema.ts';
 import { Bar } from './bar.ts';
 import { labelOf } from './buckets.ts';
 import { attribute, byId, Figure, h, show, text } from './dom.ts';
-import { duration, money, percent, plural, times } from './format.ts';
+import { duration, money, number, percent, plural, times } from './format.ts';
 
 const LEVELS: Record<string, string> = {
   none: 'Not input-bound',
@@ -20,8 +20,13 @@ const CONFIDENCE: Record<string, string> = {
   high: 'high',
 };
 
-/** Label of a verdict, and the key that selects its colour. */
+/** Label of a verdict, and the key that selects its colour. It is never calmer than the sessions that it is about. */
 export function levelOf(verdict: Verdict): { key: string; word: string } {
+  const { silent_seconds, input_bound_sessions, sessions } = verdict;
+  if (silent_seconds !== null) return { key: 'input_bound', word: `No answer from the store for ${duration(silent_seconds)}` };
+  if (sessions > 1 && input_bound_sessions > 0 && (verdict.level !== 'input_bound' || verdict.bottleneck === 'unknown')) {
+    return { key: 'input_bound', word: `${number(input_bound_sessions)} of ${plural(sessions, 'session')} input-bound` };
+  }
   const key = verdict.bottleneck === 'idle' || verdict.bottleneck === 'unknown' ? verdict.bottleneck : verdict.level;
   return { key, word: LEVELS[key] ?? key };
 }
@@ -67,7 +72,8 @@ export class VerdictView {
       const { removed, speedup, next_bottleneck } = verdict.what_if;
       this.whatIf.set(`at most ${times(speedup)} without ${labelOf(removed)}; next: ${labelOf(next_bottleneck)}`);
     }
-    show(this.confidence.root, busy);
+    // That a store does not answer is observed, not judged.
+    show(this.confidence.root, busy && verdict.silent_seconds === null);
     this.confidence.set(CONFIDENCE[verdict.confidence] ?? verdict.confidence);
     show(this.window.root, busy);
     this.window.set(`${duration(verdict.window_seconds)}, ${plural(verdict.sessions, 'session')}`);

@@ -6,8 +6,14 @@ import type { OnlineDataset } from '../src/schema.ts';
 
 const phase = (online: Partial<OnlineDataset> | null): string => {
   const none = { snapshot: null, previous_snapshot: null, pinned: false, keys: null, index_bytes: null, views: null, rows_indexed: null, rows_to_index: null, error: null };
-  return phaseText({ phase: 'open', files: 1, files_done: 1, online: online === null ? null : { ...none, ...online } });
+  return phaseText({ phase: 'open', files: 1, files_done: 1, silent_seconds: null, online: online === null ? null : { ...none, ...online } });
 };
+
+test('a store that does not answer is named in the state of its dataset', () => {
+  const dataset = { files: null, files_done: null, online: null, silent_seconds: 27.4 };
+  assert.equal(phaseText({ ...dataset, phase: 'failed' }), 'failed, no answer from the store for 27 s');
+  assert.equal(phaseText({ ...dataset, phase: 'open' }), 'open, no answer from the store for 27 s');
+});
 
 test('the state of a dataset includes the progress of its lookup index', () => {
   assert.equal(phase(null), 'open');

@@ -115,16 +115,14 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
         middle(2),
         middle(1)
     )?;
-    let decoded: Vec<u64> =
-        (0..snapshot.schema().fields().len()).map(|column| column_bytes(snapshot, column)).collect();
     writeln!(text, "rows         {}", snapshot.rows())?;
-    writeln!(text, "decoded      {}", ByteSize(decoded.iter().sum()))?;
+    writeln!(text, "decoded      {}", ByteSize(snapshot.decoded_bytes()))?;
     writeln!(text)?;
     let widest = snapshot.schema().fields().iter().map(|field| field.name().len()).max().unwrap_or(0).max(6);
     writeln!(text, "{:<widest$}  {:>10}  {:>12}  type", "column", "decoded", "nulls")?;
     for (column, field) in snapshot.schema().fields().iter().enumerate() {
         let nulls = snapshot.nulls(column).map_or("unknown".to_owned(), |nulls| nulls.to_string());
-        let bytes = ByteSize(decoded[column]).to_string();
+        let bytes = ByteSize(snapshot.column_decoded_bytes(column)).to_string();
         writeln!(text, "{:<widest$}  {bytes:>10}  {nulls:>12}  {}", field.name(), field.data_type())?;
     }
     writeln!(text)
@@ -141,10 +139,6 @@ fn kept_rows(text: &mut String, job: &Job, counted: &CountProgress) -> std::fmt:
         counted.blocks_read
     )?;
     writeln!(text)
-}
-
-fn column_bytes(snapshot: &Snapshot, column: usize) -> u64 {
-    (0..snapshot.blocks().len()).map(|block| snapshot.column_bytes(block, column)).sum()
 }
 
 fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot, filter: &str) -> std::fmt::Result {

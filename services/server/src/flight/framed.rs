@@ -97,7 +97,8 @@ async fn answer(
     let (job, rank, lane) = context.stream(&access, train).await?;
     let charge = services.callers.take(&access.caller(), Resource::Streams, 1)?;
     drop(call);
-    let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);
+    let stream = (job.batches(lane), Arc::downgrade(&job));
+    let running = services.sessions.enter(job.ticket(rank, lane), stream, trainer, charge);
     context.services.jobs.note(job.train());
     services.members.note_stream(job.train(), u64::from(rank));
     let schema = schema_message(job.view().schema())?;

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use forebay_inference::Progress;
+use forebay_stall::SILENT_AFTER;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -42,6 +43,9 @@ struct Dataset {
     /// Time since the current snapshot was last verified against the store, in seconds; null if the dataset is not open.
     #[schema(required)]
     snapshot_age_seconds: Option<f64>,
+    /// Time for which requests to the store have been waiting without an answer to any of them, in seconds; null unless it is at least 3.
+    #[schema(required)]
+    silent_seconds: Option<f64>,
     /// Number of blocks, the units of shuffling: row groups, with small ones merged; null if the dataset is not open.
     #[schema(required)]
     blocks: Option<u64>,
@@ -134,9 +138,11 @@ pub(super) fn of(view: &View) -> Datasets {
 }
 
 fn shown(services: &Services, listed: Listed) -> Dataset {
-    let Listed { name, url, phase } = listed;
+    let Listed { name, url, phase, silence } = listed;
+    let silent_seconds =
+        silence.filter(|silence| *silence >= SILENT_AFTER).map(|silence| silence.as_secs_f64());
     let online = services.online.get(&name).as_ref().map(OnlineDataset::of);
-    let blank = Dataset { name, url, online, ..Dataset::default() };
+    let blank = Dataset { name, url, online, silent_seconds, ..Dataset::default() };
     match phase {
         // The files are not listed yet.
         Phase::Opening { files: 0, .. } => blank,

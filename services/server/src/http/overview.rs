@@ -10,10 +10,10 @@ use super::{
     context::View,
     resources::{self, Process, Tier},
     response::AuthErrors,
-    sessions::{Verdict, running},
+    sessions::{JobInfo, Verdict, jobs, running},
     stages::{StageStatus, stages},
 };
-use crate::{events::unix_seconds, stalls::Observer};
+use crate::events::unix_seconds;
 
 /// Summary of the server.
 #[derive(Serialize, ToSchema)]
@@ -22,6 +22,8 @@ pub(super) struct Overview {
     server: ServerInfo,
     /// Bottleneck of the running sessions of datasets that the caller may read.
     verdict: Verdict,
+    /// Jobs with several ranks at this server, those with a straggler first; at most 20.
+    jobs: Vec<JobInfo>,
     /// Pipeline stages from the store to the trainers, for all sessions.
     pipeline: Vec<StageStatus>,
     /// Cache tiers: memory, and disk if configured.
@@ -85,17 +87,20 @@ pub(super) fn of(view: &View) -> Overview {
     };
     let (instant, readout) = (Instant::now(), resources::read_metrics(context));
     let sessions = running(view);
-    let (verdict, judged) = Observer::judge(&sessions, instant);
+    let observer = &context.observer;
+    let judgement = observer.judge(&sessions, instant);
     let cost = context.observer.gpu_hour_cost().map(|gpu_hour_cost| {
-        let idle =
-            sessions.iter().filter_map(|session| Some(1.0 - session.verdict(instant).0.compute_fraction?));
+        let compute =
+            |session| observer.judge(std::slice::from_ref(session), instant).verdict.compute_fraction;
+        let idle = sessions.iter().filter_map(|session| Some(1.0 - compute(session)?));
         let idle_total = context.services.sessions.idle().as_secs_f64() / 3600.0 * gpu_hour_cost;
         Cost { gpu_hour_cost, idle_per_hour: idle.sum::<f64>() * gpu_hour_cost, idle_total }
     });
     Overview {
         server,
-        pipeline: stages(context, verdict.bottleneck),
-        verdict: Verdict::new(&verdict, &judged, sessions.len(), &context.observer.facts()),
+        pipeline: stages(context, judgement.verdict.bottleneck),
+        verdict: Verdict::new(&judgement, || observer.facts(&sessions)),
+        jobs: jobs(&sessions, observer, instant),
         cache: resources::tiers(&readout, context),
         process: resources::process(&readout),
         cost,

@@ -1,6 +1,7 @@
 //! `/api/v1/sessions` and `/api/v1/stalls`: training sessions, and the time of their trainers by bucket.
 
 mod advice;
+mod ranks;
 mod schema;
 
 use std::{sync::Arc, time::Instant};
@@ -18,6 +19,7 @@ use crate::{
     sessions::{KEPT_SECONDS, Session},
 };
 
+pub(super) use ranks::{JobInfo, jobs};
 use schema::SessionInfo;
 pub(super) use schema::{Stalls, Verdict};
 
@@ -103,7 +105,7 @@ pub(super) async fn show(
 ) -> Result<Json<SessionDetails>, Rejection> {
     let found = find(&view, &id)?;
     let now = Instant::now();
-    let session = SessionInfo::new(&found, now, &view.context.observer.facts());
+    let session = SessionInfo::new(&found, now, &view.context.observer);
     let stalls = Stalls::new([found.history(now, DEFAULT_SECONDS)]);
     Ok(Json(SessionDetails { session, stalls }))
 }
@@ -132,12 +134,12 @@ pub(super) async fn stalls(
 
 /// Returns the `limit` oldest running sessions visible to the caller that started after `after`.
 pub(super) fn of(view: &View, limit: usize, after: Option<&Session>) -> SessionList {
-    let (running, facts, now) = (running(view), view.context.observer.facts(), Instant::now());
+    let (running, now) = (running(view), Instant::now());
     let start = after.map_or(0, |after| {
         running.partition_point(|session| (session.started, session.id) <= (after.started, after.id))
     });
     let listed = running.iter().skip(start).take(limit);
-    let sessions = listed.map(|session| SessionInfo::new(session, now, &facts)).collect();
+    let sessions = listed.map(|session| SessionInfo::new(session, now, &view.context.observer)).collect();
     SessionList { total: running.len() as u64, sessions }
 }
 

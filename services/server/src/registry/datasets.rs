@@ -78,6 +78,8 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) phase: Phase,
+    /// Time for which requests to the store have been waiting without an answer; `None` if no request waits.
+    pub(crate) silence: Option<Duration>,
 }
 
 impl Datasets {
@@ -371,6 +373,11 @@ impl Datasets {
         self.entry(name).map(|dataset| dataset.phase.borrow().clone())
     }
 
+    /// Time for which requests to the store of dataset `name` have been waiting without an answer; `None` if no request waits.
+    pub(crate) fn silence(&self, name: &str) -> Option<Duration> {
+        self.entry(name)?.location.silence()
+    }
+
     /// Subscribes to the state of dataset `name`.
     pub(crate) fn watch(&self, name: &str) -> Option<watch::Receiver<Phase>> {
         self.entry(name).map(|dataset| dataset.phase.subscribe())
@@ -400,6 +407,7 @@ impl Datasets {
             name: name.clone(),
             url: dataset.location.url().to_owned(),
             phase: dataset.phase.borrow().clone(),
+            silence: dataset.location.silence(),
         };
         let entries = self.shared.entries.read();
         entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()

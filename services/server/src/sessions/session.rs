@@ -2,12 +2,13 @@
 
 use std::{
     ops::{AddAssign, Range},
+    sync::{Arc, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
-use forebay_loader::{FinishedBatch, WindowLoad, WindowWait};
+use forebay_loader::{Job, WindowLoad, WindowWait};
 use forebay_proto::v1::{ReportRequest, Train};
-use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
+use forebay_stall::{Buckets, History, Interval, Known, Lane, Moments, Report, Skew};
 use parking_lot::Mutex;
 
 use crate::{auth::Access, reads, samples::Samples};
@@ -28,7 +29,7 @@ fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
     (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
 }
 
-/// Totals sent since the start.
+/// Number of batches, and their rows and bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sent {
     pub(crate) batches: u64,
@@ -82,6 +83,8 @@ struct State {
     skew: Skew,
     /// Windows for which the streams wait.
     waits: Vec<WindowWait>,
+    /// Job of the newest stream, which owns it.
+    job: Weak<Job>,
 }
 
 impl Session {
@@ -101,6 +104,7 @@ impl Session {
             samples: Samples::new(now, Sent::default()),
             skew: Skew::default(),
             waits: Vec::new(),
+            job: Weak::new(),
         };
         Self {
             id,
@@ -112,8 +116,9 @@ impl Session {
         }
     }
 
-    pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64) -> Lane {
+    pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64, job: Weak<Job>) -> Lane {
         let mut state = self.state.lock();
+        state.job = job;
         if state.streams == 0 {
             // No time was charged while no stream was open.
             state.settled = now;
@@ -148,11 +153,12 @@ impl Session {
         }
     }
 
-    pub(super) fn count(&self, made: &FinishedBatch) {
+    /// Counts batches up to epoch and step `at`.
+    pub(super) fn count(&self, sent: Sent, at: (u64, u64), label: Option<&Moments>) {
         let mut state = self.state.lock();
-        state.sent += Sent { batches: 1, rows: made.batch.rows, bytes: made.batch.body.len() as u64 };
-        state.at = state.at.max((made.metadata.epoch, made.metadata.step));
-        if let Some(label) = &made.label {
+        state.sent += sent;
+        state.at = state.at.max(at);
+        if let Some(label) = label {
             state.skew.add(label);
         }
     }
@@ -238,7 +244,7 @@ impl Session {
     }
 
     /// Returns the approximate number of batches sent in the two windows.
-    pub(crate) fn recent_batches(&self) -> u64 {
+    fn recent_batches(&self) -> u64 {
         let (batches, ..) = self.rates();
         let time = self.started.elapsed().min(WINDOW * 2).as_secs_f64();
         (batches * time) as u64
@@ -267,13 +273,15 @@ impl Session {
         self.state.lock().failure.clone()
     }
 
-    /// Returns the verdict and the time it was judged by.
-    pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets) {
-        let (batches, (recent, before)) = (self.recent_batches(), self.windows(now));
-        let verdict = judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches });
-        let mut both = recent;
-        both += before;
-        (verdict, both)
+    /// Returns the time in the two windows of the verdict, the newer one first, and the approximate number of batches sent in them.
+    pub(crate) fn evidence(&self, now: Instant) -> (Buckets, Buckets, u64) {
+        let (recent, before) = self.windows(now);
+        (recent, before, self.recent_batches())
+    }
+
+    /// Returns the job of the newest stream, while it is open.
+    pub(crate) fn job(&self) -> Option<Arc<Job>> {
+        self.state.lock().job.upgrade()
     }
 }
 

@@ -9,7 +9,7 @@ use super::*;
 fn enter(sessions: &Sessions, trainer: u64) -> Running {
     let callers = Callers::new(Arc::new(Limits::default()));
     let charge = callers.take(&Caller::Local, Resource::Streams, 1).expect("one stream is below the limit");
-    sessions.enter(Train { dataset: "clicks".into(), ..Train::default() }, 10, trainer, charge)
+    sessions.enter(Train { dataset: "clicks".into(), ..Train::default() }, (10, Weak::new()), trainer, charge)
 }
 
 #[test]
@@ -24,6 +24,24 @@ fn of_the_sessions_that_ended_the_last_thousand_are_kept_and_open_ones_always() 
     sessions.tick(Instant::now() + REMOVED_AFTER + Duration::from_secs(1));
     let left: Vec<u64> = sessions.list(true).iter().map(|session| session.id).collect();
     assert_eq!(left, [open.session.id]);
+}
+
+#[test]
+fn the_rate_sent_is_that_of_the_bytes_sent_while_sessions_come_and_go() {
+    let (sessions, begin) = (Sessions::new(), Instant::now());
+    let steady = enter(&sessions, 0);
+    // A session ends every second; after a minute they are removed, and with them most of what the kept sessions have sent.
+    for second in 1..=3 * REMOVED_AFTER.as_secs() {
+        enter(&sessions, 0).count(Sent { batches: 1, rows: 10, bytes: 900 }, (0, 0), None);
+        steady.count(Sent { batches: 1, rows: 1, bytes: 100 }, (0, second), None);
+        sessions.tick(begin + Duration::from_secs(second));
+        if second >= 2 {
+            let (bytes, rows) = sessions.sent_per_second();
+            assert!((950.0..1050.0).contains(&bytes), "{bytes} bytes per second after {second} s");
+            assert!((10.4..11.6).contains(&rows), "{rows} rows per second after {second} s");
+        }
+    }
+    assert!(sessions.list(true).len() < 3 * REMOVED_AFTER.as_secs() as usize, "no session was removed");
 }
 
 #[test]

@@ -68,3 +68,34 @@ fn a_wait_without_a_main_cause_has_low_confidence() {
     ]);
     assert_eq!((verdict.bottleneck, verdict.confidence), (Bottleneck::Storage, Confidence::Low));
 }
+
+#[test]
+fn no_speedup_is_predicted_for_trainers_that_do_nothing_but_wait() {
+    let verdict = agreed(&[(Bucket::Storage, 10.0)]);
+    assert_eq!((verdict.bottleneck, verdict.level), (Bottleneck::Storage, Level::InputBound));
+    assert_eq!(verdict.what_if, None);
+    let verdict = agreed(&[(Bucket::Storage, 9.7), (Bucket::Compute, 0.3)]);
+    assert!((verdict.what_if.unwrap().speedup - 1.0 / 0.03).abs() < 1e-6);
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_the_bottleneck_at_once_and_nothing_is_predicted() {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let judged = |recent: &[(Bucket, f64)], before: &[(Bucket, f64)], silence| {
+        let (recent, before) = (window(recent), window(before));
+        let verdict = judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches: 3 });
+        while_silent(verdict, &recent, silence)
+    };
+    // A first window that never arrives: there is no second window to compare.
+    let verdict = judged(&[(Bucket::Storage, 4.0)], &[], seconds(5));
+    assert_eq!((verdict.bottleneck, verdict.level), (Bottleneck::Storage, Level::InputBound));
+    assert_eq!((verdict.silence, verdict.what_if), (seconds(5), None));
+    // A slow store answers.
+    let slow = [(Bucket::Storage, 8.0), (Bucket::Compute, 2.0)];
+    assert_eq!(judged(&slow, &slow, seconds(2)), judged(&slow, &slow, None));
+    assert_eq!(judged(&slow, &slow, None).silence, None);
+    // Trainers that have enough prefetched batches do not wait for the store.
+    let busy = [(Bucket::Storage, 0.3), (Bucket::Compute, 9.7)];
+    let verdict = judged(&busy, &busy, seconds(30));
+    assert_eq!((verdict.bottleneck, verdict.silence), (Bottleneck::Compute, None));
+}

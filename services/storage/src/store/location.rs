@@ -23,6 +23,7 @@ use url::Url;
 use crate::{
     Config, Error,
     store::{
+        answers::{AnsweringConnector, Answers, Asked},
         aws_profile,
         file_system::{FileSystem, Mounts},
         retries::RetryingConnector,
@@ -61,6 +62,7 @@ pub struct Location {
     footer_room: Arc<Semaphore>,
     /// Reads of local files; `None` for other kinds.
     local: Option<LocalReads>,
+    answers: Answers,
 }
 
 /// Bounds and buffers of the reads of one local folder. A folder that hangs takes only its own share of the threads of its file
@@ -77,12 +79,14 @@ pub(crate) struct LocalReads {
     /// Permit of the one search of the folders above at a time.
     pub(crate) parents: Arc<Semaphore>,
     pub(crate) timeout: Duration,
+    answers: Answers,
 }
 
 /// Permits of one call to a local folder: its own, and one of its file system.
 pub(crate) struct CallPermit {
     _folder: OwnedSemaphorePermit,
     _file_system: OwnedSemaphorePermit,
+    _asked: Asked,
 }
 
 impl LocalReads {
@@ -102,7 +106,7 @@ impl LocalReads {
             )
         })?;
         let folder = folder.expect("the semaphore is never closed");
-        Ok(CallPermit { _folder: folder, _file_system: file_system })
+        Ok(CallPermit { _folder: folder, _file_system: file_system, _asked: self.answers.call() })
     }
 
     /// Waits until a further call to the file system may run, which does not count as a call to the folder.
@@ -144,8 +148,9 @@ impl Location {
             return Err(invalid(url, "a query (?...) is not supported"));
         }
         let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
-        let (store, kind) = remote(&parsed, config).map_err(|error| invalid(url, error))?;
-        Ok(Self::new(url, store, root, kind, config))
+        let answers = Answers::default();
+        let (store, kind) = remote(&parsed, config, &answers).map_err(|error| invalid(url, error))?;
+        Ok(Self { answers, ..Self::new(url, store, root, kind, config) })
     }
 
     /// Creates a location in an existing store, for example an in-memory or fault-injecting one in tests.
@@ -157,6 +162,7 @@ impl Location {
             kind: Kind::Object,
             footer_room: Arc::new(Semaphore::new(FOOTER_ROOM as usize)),
             local: None,
+            answers: Answers::default(),
         }
     }
 
@@ -173,6 +179,11 @@ impl Location {
         Ok(Self::new(url, Arc::new(store), root, Kind::Local, config))
     }
 
+    /// Time for which requests to the store have been waiting without an answer to any of them; `None` if no request waits.
+    pub fn silence(&self) -> Option<Duration> {
+        self.answers.silence()
+    }
+
     pub(crate) fn new(
         url: &str,
         store: Arc<dyn ObjectStore>,
@@ -180,6 +191,7 @@ impl Location {
         kind: Kind,
         config: &Config,
     ) -> Self {
+        let answers = Answers::default();
         let local = (kind == Kind::Local).then(|| {
             let device = Mounts::read().device(&std::path::Path::new("/").join(root.as_ref()));
             let file_system_calls = config.concurrent_file_system_calls;
@@ -193,9 +205,10 @@ impl Location {
                 listing: Arc::new(Semaphore::new(1)),
                 parents: Arc::new(Semaphore::new(1)),
                 timeout: config.request_timeout,
+                answers: answers.clone(),
             }
         });
-        Self { kind, local, ..Self::with_store(url, store, root) }
+        Self { kind, local, answers, ..Self::with_store(url, store, root) }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -272,7 +285,11 @@ fn lexical(path: &std::path::Path) -> std::path::PathBuf {
     resolved
 }
 
-fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), object_store::Error> {
+fn remote(
+    url: &Url,
+    config: &Config,
+    answers: &Answers,
+) -> Result<(Arc<dyn ObjectStore>, Kind), object_store::Error> {
     let timeout = format!("{} ms", config.request_timeout.as_millis());
     let retry = RetryConfig {
         // A wait is random, and at most `base` times as long as the one before it. With the default base of 2, waits
@@ -281,7 +298,8 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
         max_retries: config.max_retries,
         retry_timeout: config.retry_timeout,
     };
-    let connector = RetryingConnector::new(config.concurrent_requests);
+    let inner = RetryingConnector::new(config.concurrent_requests);
+    let connector = AnsweringConnector { inner, answers: answers.clone() };
     // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
     let key = ClientConfigKey::Timeout;
     match url.scheme() {

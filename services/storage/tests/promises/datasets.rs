@@ -280,6 +280,11 @@ async fn folder_names_become_the_last_columns() {
     assert_eq!((snapshot.schema().field(1), snapshot.schema().field(2).data_type()), (&day, &DataType::Utf8));
     assert_eq!((snapshot.nulls(0), snapshot.nulls(1), snapshot.nulls(2)), (Some(0), Some(0), Some(2)));
     assert_eq!(snapshot.column_bytes(0, 1), 16);
+    let blocks = 0..snapshot.blocks().len();
+    for column in 0..3 {
+        let of_blocks: u64 = blocks.clone().map(|block| snapshot.column_bytes(block, column)).sum();
+        assert_eq!(snapshot.column_decoded_bytes(column), of_blocks, "column {column}");
+    }
 
     let read = fixture.read().await.unwrap();
     assert_eq!(x(&read), [1, 1, 0, 0, 2, 2]);
@@ -438,6 +443,8 @@ async fn sizes_and_null_counts_come_from_the_footers() {
     assert_eq!(snapshot.column_bytes(0, 0), 4 * 4 + 1);
     // Offsets, characters and one byte of validity.
     assert_eq!(snapshot.column_bytes(0, 1), 5 * 4 + 10 + 1);
+    assert_eq!((snapshot.column_decoded_bytes(0), snapshot.column_decoded_bytes(1)), (17, 31));
+    assert_eq!(snapshot.decoded_bytes(), 17 + 31);
     assert!(snapshot.uncompressed_bytes() > 0);
     assert_eq!(snapshot.uncompressed_bytes(), snapshot.block_bytes(0));
 

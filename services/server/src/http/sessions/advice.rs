@@ -16,12 +16,15 @@ pub(super) struct Advice {
     message: String,
 }
 
-/// Returns recommendations for a verdict, most promising first.
-pub(super) fn advice(verdict: &Verdict, facts: &Facts) -> Vec<Advice> {
+/// Returns recommendations for a verdict, most promising first, and none while a store does not answer: the summary tells what to check.
+pub(super) fn advice(verdict: &Verdict, facts: impl FnOnce() -> Facts) -> Vec<Advice> {
+    if verdict.silence.is_some() {
+        return Vec::new();
+    }
     match verdict.bottleneck {
-        Bottleneck::Storage => for_storage(facts),
+        Bottleneck::Storage => for_storage(&facts()),
         Bottleneck::Decode => vec![
-            more_threads(facts),
+            more_threads(&facts()),
             change(
                 "loader.disk_writes",
                 "Keep decoded columns on disk for later epochs, jobs and restarts of the server.",
@@ -29,7 +32,7 @@ pub(super) fn advice(verdict: &Verdict, facts: &Facts) -> Vec<Advice> {
             change("columns", "Request fewer columns and filter in the request, so that less is decoded."),
         ],
         Bottleneck::Gather => vec![
-            more_threads(facts),
+            more_threads(&facts()),
             change(
                 "tensors",
                 "Combine columns of one type into one tensor, which is copied row by row instead of value by value.",
@@ -53,7 +56,7 @@ pub(super) fn advice(verdict: &Verdict, facts: &Facts) -> Vec<Advice> {
                 "Increase memory or reduce the number of jobs: all work of these trainers waits for threads or \
                  memory that other jobs use.",
             ),
-            more_threads(facts),
+            more_threads(&facts()),
             change(
                 "loader.decode_bytes",
                 "Raise the limit on blocks that are read and decoded concurrently.",
@@ -75,7 +78,7 @@ fn for_storage(facts: &Facts) -> Vec<Advice> {
     }
     if facts.decoded_bytes > facts.memory_bytes {
         let message = format!(
-            "Increase the memory cache: the datasets decode to {decoded}, the memory cache holds {}.",
+            "Increase the memory cache: the columns that are read decode to {decoded}, the memory cache holds {}.",
             ByteSize(facts.memory_bytes)
         );
         all.push(change("cache_memory", message));
@@ -130,13 +133,16 @@ mod tests {
             concurrent_requests: 64,
         };
         let storage = verdict(Bucket::Storage);
-        let settings =
-            |facts: &Facts| advice(&storage, facts).iter().map(|advice| advice.setting).collect::<Vec<_>>();
+        let settings = |facts: &Facts| {
+            advice(&storage, || facts.clone()).iter().map(|advice| advice.setting).collect::<Vec<_>>()
+        };
         assert_eq!(settings(&facts), ["cache_disk", "cache_memory", "storage.concurrent_requests"]);
-        assert!(advice(&storage, &facts)[0].message.contains("41.0 GiB"));
+        assert!(advice(&storage, || facts.clone())[0].message.contains("41.0 GiB"));
         let fits = Facts { memory_bytes: 64 << 30, ..facts.clone() };
         assert_eq!(settings(&fits), ["warm", "storage.concurrent_requests"]);
-        let decode = advice(&verdict(Bucket::Decode), &facts);
+        let decode = advice(&verdict(Bucket::Decode), || facts.clone());
+        let silent = Verdict { silence: Some(Duration::from_secs(27)), ..storage };
+        assert!(advice(&silent, || facts.clone()).is_empty(), "a larger cache does not make a store answer");
         assert_eq!(decode[0].message, "Increase the number of CPU threads: 2 of 8 cores decode and gather.");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Instant, SystemTime},
 };
 
@@ -14,7 +15,7 @@ use super::advice::{Advice, advice};
 use crate::{
     events::unix_seconds,
     sessions::{Session, WINDOW},
-    stalls::{Facts, summary},
+    stalls::{Facts, Judgement, Observer, summary},
 };
 
 /// Bottleneck of one or several trainers.
@@ -40,7 +41,8 @@ pub(in crate::http) struct Verdict {
     /// Fraction of the time in each bucket, 0 to 1, by bucket name. The buckets are the values of `Bottleneck` except `idle` and
     /// `unknown`. The fractions sum to 1, or are all 0 without trainers.
     bucket_fractions: BTreeMap<&'static str, f64>,
-    /// Effect of removing the bottleneck; null if the trainers are the bottleneck or the bottleneck is unknown.
+    /// Effect of removing the bottleneck; null if the trainers are the bottleneck, if the bottleneck is unknown, if the trainers do hardly
+    /// anything but wait for it, and while a store does not answer.
     #[schema(required, value_type = Option<WhatIf>)]
     what_if: Option<forebay_stall::WhatIf>,
     /// Recommended changes, most promising first; empty if there are none.
@@ -49,6 +51,14 @@ pub(in crate::http) struct Verdict {
     window_seconds: f64,
     /// Number of judged sessions.
     sessions: usize,
+    /// Number of judged sessions that are input-bound by themselves.
+    input_bound_sessions: usize,
+    /// Dataset whose store does not answer while trainers wait for it; null if every store answers.
+    #[schema(required)]
+    silent_dataset: Option<String>,
+    /// Time since the last answer of that store, in seconds; null if every store answers.
+    #[schema(required)]
+    silent_seconds: Option<f64>,
 }
 
 /// Stage or activity that limits the throughput of the trainers. `compute`: the trainers' own computation; `network`: the network
@@ -59,7 +69,7 @@ pub(in crate::http) struct Verdict {
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its description is used")]
-enum Bottleneck {
+pub(super) enum Bottleneck {
     Compute,
     Network,
     Gather,
@@ -107,25 +117,24 @@ struct WhatIf {
 }
 
 impl Verdict {
-    /// Describes a verdict on `sessions` sessions that was judged by the time in `judged`.
-    pub(in crate::http) fn new(
-        verdict: &forebay_stall::Verdict,
-        judged: &Buckets,
-        sessions: usize,
-        facts: &Facts,
-    ) -> Self {
+    /// Describes a verdict. `facts` are those of the judged sessions.
+    pub(in crate::http) fn new(judgement: &Judgement, facts: impl FnOnce() -> Facts) -> Self {
+        let Judgement { verdict, time, sessions, input_bound, silent_dataset } = judgement;
         Self {
             bottleneck: verdict.bottleneck,
             level: verdict.level,
-            summary: summary(verdict, sessions),
+            summary: summary(judgement),
             confidence: verdict.confidence,
             compute_fraction: verdict.compute_fraction,
             wait_fraction: verdict.wait_fraction,
-            bucket_fractions: by_bucket(|bucket| judged.fraction(bucket)),
+            bucket_fractions: by_bucket(|bucket| time.fraction(bucket)),
             what_if: verdict.what_if,
             advice: advice(verdict, facts),
+            input_bound_sessions: *input_bound,
+            silent_dataset: silent_dataset.clone(),
+            silent_seconds: verdict.silence.map(|silence| silence.as_secs_f64()),
             window_seconds: WINDOW.as_secs_f64() * 2.0,
-            sessions,
+            sessions: *sessions,
         }
     }
 }
@@ -253,8 +262,9 @@ struct LabelInfo {
 
 impl SessionInfo {
     /// Describes a session as of `now`.
-    pub(in crate::http) fn new(session: &Session, now: Instant, facts: &Facts) -> Self {
-        let (verdict, judged) = session.verdict(now);
+    pub(in crate::http) fn new(session: &Arc<Session>, now: Instant, observer: &Observer) -> Self {
+        let alone = std::slice::from_ref(session);
+        let judgement = observer.judge(alone, now);
         let seconds = session.seconds(now);
         let (sent, (batches_total, (epoch, step))) = (session.sent(), session.progress());
         let (batches_per_second, rows_per_second, bytes_per_second) = session.rates();
@@ -293,7 +303,7 @@ impl SessionInfo {
                 }
             }),
             seconds: by_bucket(|bucket| seconds[bucket].as_secs_f64()),
-            verdict: Verdict::new(&verdict, &judged, 1, facts),
+            verdict: Verdict::new(&judgement, || observer.facts(alone)),
             label: (!train.label_column.is_empty()).then(|| {
                 let skew = session.skew();
                 LabelInfo {

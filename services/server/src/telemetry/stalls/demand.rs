@@ -33,7 +33,7 @@ fn trainer(session: &Session, now: Instant) -> Trainer {
 
 /// Returns a hash that the ranks of one job have in common: the hash of the request without the fields that select a part of the
 /// job. Jobs with equal requests count as one.
-fn job(train: &Train) -> u64 {
+pub(super) fn job(train: &Train) -> u64 {
     let whole = Train {
         epoch: 0,
         epochs: None,

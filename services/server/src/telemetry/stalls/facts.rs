@@ -7,7 +7,7 @@ pub(crate) struct Facts {
     pub(crate) cpu_threads: usize,
     /// Number of cores of the machine.
     pub(crate) cores: usize,
-    /// Decoded size of all open datasets, in bytes.
+    /// Decoded size of the columns that the judged sessions read, in bytes.
     pub(crate) decoded_bytes: u64,
     /// Capacity of the memory cache, in bytes.
     pub(crate) memory_bytes: u64,

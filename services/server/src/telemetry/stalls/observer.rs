@@ -8,19 +8,19 @@ use std::{
 };
 
 use forebay_loader::{Loader, StageWork};
-use forebay_stall::{Bottleneck, Buckets, Evidence, Load, Stage, Verdict, judge};
+use forebay_stall::{Bottleneck, Load, Stage};
+use forebay_storage::Snapshot;
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 
-use super::{Facts, demand::demand, gauges, summary};
+use super::{Facts, Judgement, demand::demand, gauges, summary};
 use crate::{
     Settings,
-    auth::Access,
     events::{Event, Events, Kind, Severity},
-    registry::datasets::{Datasets, Phase},
+    registry::datasets::Datasets,
     samples::Samples,
     services::Services,
-    sessions::{Session, Sessions, WINDOW},
+    sessions::{Session, Sessions},
     telemetry::metric_readout::MetricReadout,
 };
 
@@ -102,18 +102,9 @@ impl Observer {
         }
     }
 
-    /// Returns the verdict on these sessions and the time it was judged by.
-    pub(crate) fn judge(sessions: &[Arc<Session>], now: Instant) -> (Verdict, Buckets) {
-        let (mut recent, mut before, mut batches) = (Buckets::default(), Buckets::default(), 0);
-        for session in sessions {
-            let windows = session.windows(now);
-            recent += windows.0;
-            before += windows.1;
-            batches += session.recent_batches();
-        }
-        let evidence = Evidence { recent, before, window: WINDOW, sessions: sessions.len(), batches };
-        recent += before;
-        (judge(&evidence), recent)
+    /// Judges these sessions together.
+    pub(crate) fn judge(&self, sessions: &[Arc<Session>], now: Instant) -> Judgement {
+        Judgement::of(sessions, now, |dataset| self.shared.datasets.silence(dataset))
     }
 
     /// Returns the increase of a part of a stage's work per second, averaged over the last 10 seconds.
@@ -134,15 +125,10 @@ impl Observer {
         }
     }
 
-    /// Returns the facts that advice depends on.
-    pub(crate) fn facts(&self) -> Facts {
-        let open = self.shared.datasets.list(&Access::everything()).into_iter();
-        let bytes = open.map(|dataset| match dataset.phase {
-            Phase::Open(reader) => reader.snapshot().uncompressed_bytes(),
-            Phase::Opening { .. } | Phase::Failed(_) => 0,
-        });
+    /// Returns the facts that advice on these sessions depends on.
+    pub(crate) fn facts(&self, sessions: &[Arc<Session>]) -> Facts {
         let disk_bytes = self.shared.loader.disk_bytes().map_or(0, |(_, capacity_bytes)| capacity_bytes);
-        Facts { decoded_bytes: bytes.sum(), disk_bytes, ..self.shared.facts.clone() }
+        Facts { decoded_bytes: decoded_bytes(sessions), disk_bytes, ..self.shared.facts.clone() }
     }
 
     /// Returns the configured cost of one GPU hour, if any.
@@ -154,15 +140,15 @@ impl Observer {
         self.shared.sessions.tick(now);
         self.shared.work.lock().sample(now, work(&self.shared.loader));
         let running = self.shared.sessions.list(false);
-        let (verdict, _) = Self::judge(&running, now);
-        self.note_bottleneck(previous, &verdict, running.len());
+        let judgement = self.judge(&running, now);
+        self.note_bottleneck(previous, &judgement);
         self.note_sessions(previous);
         self.note_cache_errors(previous);
         gauges::set(
             &self.shared.sessions,
             &running,
             &self.shared.loader,
-            verdict.bottleneck,
+            judgement.verdict.bottleneck,
             self.shared.gpu_hour_cost,
         );
         let demand = demand(&running, self.load(), now);
@@ -170,11 +156,12 @@ impl Observer {
         metrics::gauge!("forebay_wanted_servers").set(demand);
     }
 
-    fn note_bottleneck(&self, previous: &mut Previous, verdict: &Verdict, sessions: usize) {
+    fn note_bottleneck(&self, previous: &mut Previous, judgement: &Judgement) {
+        let verdict = &judgement.verdict;
         let is_known = !matches!(verdict.bottleneck, Bottleneck::Unknown | Bottleneck::Idle);
         if is_known && previous.bottleneck != Some(verdict.bottleneck) {
             previous.bottleneck = Some(verdict.bottleneck);
-            self.shared.events.note(Event::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
+            self.shared.events.note(Event::new(Kind::BottleneckChanged, &summary(judgement)));
         }
     }
 
@@ -234,6 +221,29 @@ impl Observer {
         }
         previous.cache_errors = errors;
     }
+}
+
+/// Decoded size of the columns that the sessions read, in bytes. A column that several of them read counts once.
+fn decoded_bytes(sessions: &[Arc<Session>]) -> u64 {
+    let mut read: HashMap<String, (Arc<Snapshot>, Vec<bool>)> = HashMap::new();
+    for job in sessions.iter().filter_map(|session| session.job()) {
+        for (dataset, snapshot, columns) in job.columns_read() {
+            let none = || (Arc::clone(snapshot), vec![false; snapshot.schema().fields().len()]);
+            let (_, is_read) = read.entry(dataset.to_owned()).or_insert_with(none);
+            for column in columns {
+                // Snapshots of one dataset can have different numbers of columns.
+                if let Some(is_read) = is_read.get_mut(*column) {
+                    *is_read = true;
+                }
+            }
+        }
+    }
+    let mut sum = 0_u64;
+    for (snapshot, is_read) in read.values() {
+        let columns = (0..is_read.len()).filter(|column| is_read[*column]);
+        sum = columns.map(|column| snapshot.column_decoded_bytes(column)).fold(sum, u64::saturating_add);
+    }
+    sum
 }
 
 /// Work of the stages since the start.

@@ -2,10 +2,33 @@
 
 use forebay_stall::{Bottleneck, Confidence, Level, Verdict, WhatIf};
 
+use super::judgement::Judgement;
+
+/// Describes a verdict in one to three sentences.
+pub(crate) fn summary(judgement: &Judgement) -> String {
+    let Judgement { verdict, sessions, input_bound, .. } = judgement;
+    let mut text = match (verdict.silence, &judgement.silent_dataset) {
+        (Some(silence), Some(dataset)) => format!(
+            "No answer from the store of dataset '{dataset}' for {} s, and {}. Check that this server can reach the store.",
+            silence.as_secs(),
+            if *sessions == 1 { "the trainer waits for it" } else { "trainers wait for it" }
+        ),
+        _ => described(verdict, *sessions),
+    };
+    if *input_bound > 0 && *sessions > 1 && verdict.level != Level::InputBound {
+        let verb = if *input_bound == 1 { "is" } else { "are" };
+        text += &format!(" {input_bound} of {sessions} sessions {verb} input-bound.");
+    }
+    text
+}
+
+pub(super) fn percent(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
+}
+
 /// Describes the verdict on `sessions` sessions in one or two sentences.
-pub(crate) fn summary(verdict: &Verdict, sessions: usize) -> String {
+fn described(verdict: &Verdict, sessions: usize) -> String {
     let is_one = sessions == 1;
-    let percent = |fraction: f64| format!("{:.0}%", fraction * 100.0);
     let wait = verdict.wait_fraction.unwrap_or(0.0);
     match verdict.bottleneck {
         Bottleneck::Idle => "No active trainers.".to_owned(),
@@ -54,7 +77,7 @@ pub(crate) fn summary(verdict: &Verdict, sessions: usize) -> String {
     }
 }
 
-fn noun(bottleneck: Bottleneck) -> &'static str {
+pub(super) fn noun(bottleneck: Bottleneck) -> &'static str {
     match bottleneck {
         Bottleneck::Compute => "the trainer",
         Bottleneck::Network => "the network",
@@ -85,16 +108,46 @@ mod tests {
     fn a_verdict_reads_as_a_sentence() {
         let storage = verdict(&[(Bucket::Compute, 2), (Bucket::Storage, 7), (Bucket::Network, 1)]);
         assert_eq!(
-            summary(&storage, 1),
+            described(&storage, 1),
             "The trainer waits 80% of the time, mostly for storage. The job is input-bound. \
              Removing this bottleneck speeds up training by at most 3.3x; the next one is the trainer."
         );
         assert_eq!(
-            summary(&verdict(&[(Bucket::Compute, 99), (Bucket::Gather, 1)]), 3),
+            described(&verdict(&[(Bucket::Compute, 99), (Bucket::Gather, 1)]), 3),
             "The trainers compute for 99% of the time. Faster input would not speed up training."
         );
         let unreported = verdict(&[(Bucket::ComputeOrNetwork, 10)]);
-        assert!(summary(&unreported, 1).starts_with("The bottleneck is the trainer or the network"));
-        assert!(summary(&unreported, 2).starts_with("The bottleneck is the trainers or the network"));
+        assert!(described(&unreported, 1).starts_with("The bottleneck is the trainer or the network"));
+        assert!(described(&unreported, 2).starts_with("The bottleneck is the trainers or the network"));
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_named_with_the_time_since_its_last_answer() {
+        let storage = verdict(&[(Bucket::Storage, 10)]);
+        let silent = Verdict { silence: Some(Duration::from_millis(27_400)), ..storage };
+        let judgement = Judgement {
+            verdict: silent,
+            time: Buckets::default(),
+            sessions: 1,
+            input_bound: 1,
+            silent_dataset: Some("clicks".into()),
+        };
+        assert_eq!(
+            summary(&judgement),
+            "No answer from the store of dataset 'clicks' for 27 s, and the trainer waits for it. Check that this server \
+             can reach the store."
+        );
+    }
+
+    #[test]
+    fn a_session_that_is_input_bound_is_counted_where_all_together_are_not() {
+        let busy = verdict(&[(Bucket::Compute, 97), (Bucket::Storage, 3)]);
+        let of = |input_bound| {
+            let time = Buckets::default();
+            summary(&Judgement { verdict: busy, time, sessions: 65, input_bound, silent_dataset: None })
+        };
+        assert!(!of(0).contains("input-bound"), "{}", of(0));
+        assert!(of(1).ends_with(" 1 of 65 sessions is input-bound."), "{}", of(1));
+        assert!(of(2).ends_with(" 2 of 65 sessions are input-bound."), "{}", of(2));
     }
 }
