@@ -90,7 +90,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 
 nightly: nightly-tests nightly-load ## long tests and all load tests
 
-nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the Rust tests compiled as a release, an overloaded store, hanging disks, several servers, an earlier server, 10,000 generated requests compared with DuckDB, Slurm, instruction counts, the frameworks of trainers, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
+nightly-tests: wheel test-data ## long tests: licenses and sources of dependencies, the Rust tests compiled as a release, an overloaded store, hanging disks, several servers, an earlier server, 10,000 generated requests compared with DuckDB, Slurm, instruction counts, the frameworks of trainers, the loaders that users come from, 10,000 simulated runs each of the training path and of a cluster, the wheel for older Linux
 	.ci/deny
 	$(LIMITED) $(CARGO) test --release --workspace --tests
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
@@ -101,6 +101,7 @@ nightly-tests: wheel test-data ## long tests: licenses and sources of dependenci
 	FOREBAY_SLURM=1 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_slurm.py
 	target/acceptance/venv/bin/python loadtests/instructions.py --check
 	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest -o timeout=900 $(PACKAGE)/tests/frameworks
+	$(PYTHON) $(PACKAGE)/prepare.py --migration && target/python/migration/bin/python -m pytest -o timeout=900 $(PACKAGE)/tests/migration
 	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
 	FOREBAY_SIMULATION_SEEDS=10000 FOREBAY_SIMULATION_LARGE=20 $(CARGO) test --release -p forebay-placement --test cluster -- --nocapture
 	$(MAKE) wheel-manylinux

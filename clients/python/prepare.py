@@ -5,8 +5,9 @@
     venv/        the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy, pyright
     torch/       the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
     frameworks/  the wheel and requirements/bridges.txt: Lightning, Accelerate, transformers, Ray, XGBoost, Keras
+    migration/   the wheel and requirements/migration.txt: Petastorm, datasets, tf.data, Ray Data
 
-With `--frameworks`, it only installs the wheel that was built last into the last environment, which requires Python 3.10.
+With `--frameworks` or `--migration`, it only installs the wheel that was built last into this environment, which requires Python 3.10.
 
 Requires Python 3.9 or later with pip, PyPI, npm's registry, and the release binaries of the workspace. PyTorch is optional: if it
 cannot be installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
@@ -103,11 +104,15 @@ def install_torch(wheel: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frameworks", action="store_true", help="prepare the environment with the frameworks only")
+    parser.add_argument("--migration", action="store_true", help="prepare the environment with the loaders that users come from only")
     options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     try:
         if options.frameworks:
             install_wheel(environment("frameworks", LOCKS / "bridges.txt"), next((HOME / "wheels").glob("*.whl")))
+            return 0
+        if options.migration:
+            install_wheel(environment("migration", LOCKS / "migration.txt"), next((HOME / "wheels").glob("*.whl")))
             return 0
         wheel = build_wheel()
         python = environment("venv", LOCKS / "test.txt")

@@ -117,8 +117,8 @@ def served(cluster: Cluster, folder: Path) -> Iterator[Path]:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "nobody"}}],
-        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "client"}}],
+        "users": [{"name": "client", "user": {}}],
         "current-context": "fake",
     }
     path = folder / "kubeconfig.yaml"

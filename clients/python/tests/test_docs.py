@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import forebay
+import migrations
 import server
 from server import Pool, Server
 
@@ -89,6 +90,39 @@ def test_the_page_on_several_ranks_runs_as_written(flights_server: Server, capsy
     assert "183 steps on each of 4 ranks" in capsys.readouterr().out
 
 
+def test_the_page_on_shuffling_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
+    names = run_in_order(DOCS / "how-to" / "shuffle.md", flights_server.location)
+    assert capsys.readouterr().out.count("733 steps, mean delay") == 2
+    # The file is sorted by time: its first rows differ from random ones.
+    assert (names["first"] != names["shuffled"]).any()
+
+
+def test_the_numbers_of_the_page_on_shuffling_are_those_of_inspect(flights: Path) -> None:
+    page = (DOCS / "how-to" / "shuffle.md").read_text()
+    rows = re.findall(r"^\| (\d+)[^|]* \| (\d+) \| (\d+)[^|]* \| ([\d.]+ [KMG]iB) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+
+    def inspect(*options: str) -> str:
+        command = [str(server.binary()), "inspect", str(flights), "--batch-size", "4096", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
+
+    for window_rows, windows, blocks_mixed, memory in rows:
+        text = inspect("--window-rows", window_rows)
+        assert f"a window     {window_rows} rows, mixing {blocks_mixed} or more of 11 blocks; {memory} of memory" in text
+        assert windows == "1" or f"{windows} windows:" in text
+    assert "a window     1048576 rows" in inspect(), "the default"
+    (kept, of, blocks_mixed, filtered) = "152194", "3000000", "11", "7.9 MiB"
+    text = inspect("--filter", "delay > 60")
+    assert f"kept         {kept} of {of} rows" in text and f"mixing {blocks_mixed} or more of 11 blocks; {filtered} of memory" in text
+    assert "152,194" in page and filtered in page
+
+
+def test_the_migration_from_a_dataloader_reads_the_same_rows(flights_server: Server, flights: Path, tmp_path: Path) -> None:
+    for module in ("torch", "pyarrow"):
+        pytest.importorskip(module, reason=f"{module} is not in this environment; the other one has it")
+    migrations.check("PyTorch DataLoader over pyarrow", flights_server.location, flights, tmp_path)
+
+
 def test_the_blocks_of_the_views_run_as_written(
     pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -113,10 +147,15 @@ def test_the_blocks_of_the_views_run_as_written(
 
 
 def test_the_block_of_the_readme_runs_as_written(flights_server: Server) -> None:
-    (block,) = (block for block in blocks(ROOT / "README.md") if "import forebay" in block)
+    (block,) = (block for block in blocks(ROOT / "README.md") if "forebay.connect" in block)
     names: dict[str, object] = {}
     exec(block.replace("grpc://127.0.0.1:8815", flights_server.location), names)
     assert names["state"]["step"] == 733
+
+
+def test_the_first_block_of_the_readme_is_its_two_commands() -> None:
+    first = re.search(r"^```[^\n]*\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert first and first[1].splitlines() == ["cargo run --release -- demo", "make test"]
 
 
 def test_tensorboard_receives_wait_fraction_and_throughput(client: forebay.Client) -> None:

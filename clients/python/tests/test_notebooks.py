@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,30 @@ import functions
 from test_open import Host, host  # noqa: F401
 
 pytestmark = pytest.mark.once
+
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "first_training.ipynb"
+EXECUTE = """
+import nbclient, nbformat
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+assert not any(cell.get("outputs") for cell in notebook.cells), "the committed notebook has outputs"
+nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": sys.argv[2]}}).execute()
+printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+print(printed.replace("\\n", "; "))
+"""
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(host: Host, flights: Path, tmp_path: Path) -> None:  # noqa: F811
+    if importlib.util.find_spec("nbclient") is None:
+        pytest.skip("nbclient is not in this environment; the other one has it")
+    (tmp_path / "my-data").mkdir()
+    (tmp_path / "my-data" / "flights.parquet").symlink_to(flights)
+    printed = host.run(EXECUTE, EXAMPLE, tmp_path)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+    assert len(losses) == 3 and losses[1] < losses[0], printed
+    rows = re.search(r"(\d+) rows", printed)
+    assert rows and 0 < int(rows[1]) < 3_000_000, printed
 
 
 def test_a_dataset_describes_itself_without_a_server() -> None:

@@ -8,7 +8,7 @@ const LEAST_GAP: f64 = 0.1;
 ///
 /// The ranks of a job synchronize in every step. A rank that waits for its batches therefore delays all others, whose own clients count that
 /// delay as computation: in a synchronized job the rank that waits the most sets the pace. It is a straggler if it waits for at least 10% of
-/// the time more than the median of the others. With fewer than two known ranks there is none.
+/// the time more than the median of the others. Fewer than two known ranks have no straggler.
 pub fn straggler(waits: &[Option<f64>]) -> Option<usize> {
     let mut known: Vec<(f64, usize)> =
         waits.iter().enumerate().filter_map(|(at, wait)| wait.map(|wait| (wait, at))).collect();

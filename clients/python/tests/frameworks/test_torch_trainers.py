@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Callable
@@ -79,6 +81,20 @@ def test_a_killed_training_resumes_from_the_checkpoint_of_its_library_with_anoth
     resumed = resuming.all_lines()
     resuming.check_ranks(after)
     check_resumed(whole, killed.steps(), resumed, 2)
+
+
+def test_lightning_validates_each_row_of_the_other_airports_once_with_any_number_of_processes(
+    client: forebay.Client, flights_server: Server
+) -> None:
+    _, valid = forebay.split(0.9, by="origin")
+    expected = sum(batch.num_rows for batch in client.train("flights", batch_size=65_536, columns=["delay"], filter=valid, remainder="SHORT"))
+    assert 0 < expected < 3_000_000
+    for processes in (1, 2, 3):
+        command = [PYTHON, str(EXAMPLES / "train_lightning_validated.py"), "--url", flights_server.location, "--devices", str(processes)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        validated = re.findall(r"^validated (\d+) rows, loss (\d+)$", done.stdout, re.MULTILINE)
+        assert [int(rows) for rows, _ in validated] == [expected] * 2, done.stdout
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

@@ -46,7 +46,7 @@ impl JobRanks {
         Self { straggler: straggler(&waits), ranks }
     }
 
-    /// Names the straggler in one sentence; `None` if there is none.
+    /// Names the straggler in one sentence; `None` without one.
     pub(crate) fn summary(&self) -> Option<String> {
         let (session, judgement) = self.ranks.get(self.straggler?)?;
         let train = &session.train;
