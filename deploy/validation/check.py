@@ -89,6 +89,18 @@ def server() -> Path | None:
     return path if path.is_file() else None
 
 
+def faults_of_rates(root: Path, expressions: dict[str, str]) -> Iterator[str]:
+    """Yields the expressions that take the increase of a metric that can fall. After a fall the increase is wrong: it counts as a restart."""
+    text = (root / "docs/reference/metrics.md").read_text()
+    kinds = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram)", text, re.M))
+    for place, expression in expressions.items():
+        for metric in re.findall(r"\b(?:rate|irate|increase)\((\w+)", expression):
+            name = re.sub(r"_(bucket|sum|count)$", "", metric)
+            kind = kinds.get(metric, kinds.get(name))
+            if kind not in ("counter", "histogram"):
+                yield f"{place}: takes the increase of {metric}, which is a {kind or 'metric of another program'} and no counter"
+
+
 # --- prometheus -------------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +111,7 @@ def prometheus(root: Path) -> Iterator[str]:
     yield from failed(promtool, "test", "rules", folder / "alerts_test.yaml")
 
     rules = [rule for group in load(folder / "alerts.yaml")["groups"] for rule in group["rules"]]
+    yield from faults_of_rates(root, {rule.get("alert", "a recording rule"): rule["expr"] for rule in rules})
     runbooks = set(re.findall(r"^### (Forebay\w+)$", (root / "docs/how-to/alerts.md").read_text(), re.M))
     fired = {
         test["alertname"]
@@ -159,6 +172,7 @@ def dashboard(root: Path) -> Iterator[str]:
     for unknown in sorted(set(re.findall(r"\$\w+", committed)) - variables):
         yield f"forebay.json: there is no variable {unknown}"
 
+    yield from faults_of_rates(root, {f"forebay.json: {expression}": expression for expression in expressions(made)})
     # As rules, so that promtool parses them. Values such as Grafana inserts replace its variables.
     filled = [re.sub(r"\$\w+", ".*", each.replace("$__rate_interval", "1m")) for each in expressions(made)]
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(filled)]

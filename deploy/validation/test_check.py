@@ -33,6 +33,13 @@ FAULTS = {
         "{{- with .Values.networkPolicy.trainers }}\n    - from: {{ toYaml . | nindent 8 }}\n      ports: [{ port: http }]",
         "NetworkPolicy opens",
     ),
+    "an increase of a gauge": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        "increase(forebay_reload_errors_total",
+        "increase(forebay_caller_resources",
+        "which is a gauge and no counter",
+    ),
     "an expression that is none": (
         "prometheus",
         "deploy/prometheus/alerts.yaml",

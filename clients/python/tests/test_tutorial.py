@@ -53,6 +53,14 @@ def test_the_session_prints_what_the_tutorial_says(host: Host, folder: Path) -> 
     assert run(host, folder, "-m", "doctest", "session.txt") == ""
 
 
+def test_the_block_of_the_readme_for_a_user_of_python_runs_as_written(host: Host, folder: Path) -> None:  # noqa: F811
+    text = (server.ROOT / "README.md").read_text()
+    (block,) = (each for each in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "forebay.open" in each)
+    (folder / "program.py").write_text(block)
+    lines = run(host, folder, "program.py").splitlines()
+    assert len(lines) == 733 and lines[0].startswith("0 ") and "delay" in lines[0]
+
+
 def test_the_training_resumes_as_the_tutorial_says(host: Host, folder: Path) -> None:  # noqa: F811
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not in this environment; the other one has it")
