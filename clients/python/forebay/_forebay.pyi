@@ -13,6 +13,12 @@ class Cluster:
     def plan(self, request: str) -> Plan:
         """Requests the plan of a training job. `request` is a command in JSON."""
 
+    def datasets(self) -> list[str]:
+        """Lists the datasets that the client may read, each as a DatasetInfo in JSON."""
+
+    def dataset(self, name: str) -> str:
+        """Describes a dataset by its DatasetInfo in JSON."""
+
     def lookup(self, request: str, keys: Any, timeout: float | None = None) -> tuple[Batch, str]:
         """Returns the rows of `keys`, and their LookupMetadata in JSON. `request` is a command in JSON."""
 
@@ -111,6 +117,9 @@ class Stream:
     @property
     def cursor(self) -> tuple[int, int]:
         """Epoch and step of the next batch."""
+
+    def loading(self) -> dict[str, int] | None:
+        """Progress of the shuffle windows that the server loads: a WindowLoad, or None if the stream waits for none. Any thread may call it."""
 
     def stats(self) -> dict[str, float]:
         """Counters and durations since the start, as in `TrainingDataset.stats`, without `stall`."""

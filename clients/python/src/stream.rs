@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Counters, Cursor, DeviceBatch, Error, Failures, Training};
+use forebay_client::{
+    Counters, Cursor, DeviceBatch, Error, Failures, Loading, Training, proto::v1::WindowLoad,
+};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
@@ -29,6 +31,7 @@ const MAX_THREADS: u64 = 4;
 pub(crate) struct Stream {
     running: Mutex<Option<Owned<Running>>>,
     counters: Counters,
+    loading: Loading,
     /// True as soon as the stream is to be closed.
     is_closing: AtomicBool,
     /// The thread that waits for a batch. It owns the lock of `running`, and can call `close` from a signal handler.
@@ -94,10 +97,10 @@ impl Stream {
         let entered = runtime.enter();
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
-        let counters = training!(&training, counters());
+        let (counters, loading) = (training!(&training, counters()), training!(&training, loading()));
         let running = Mutex::new(Some(Owned::new(Running { training, runtime, logged: 0 })));
         let (is_closing, waiting) = (AtomicBool::new(false), Mutex::new(None));
-        Ok(Self { running, counters, is_closing, waiting, process: std::process::id() })
+        Ok(Self { running, counters, loading, is_closing, waiting, process: std::process::id() })
     }
 
     /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
@@ -172,6 +175,20 @@ impl Stream {
         dict.set_item("copy_seconds", stats.copy.as_secs_f64())?;
         dict.set_item("retries", stats.retries)?;
         Ok(dict)
+    }
+
+    /// Progress of the shuffle windows that the server loads for the stream, as a dict of `WindowLoad`. `None` if the stream waits for
+    /// none, or the server has not said. Any thread may read it.
+    fn loading<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(loading) = self.loading.get() else { return Ok(None) };
+        let WindowLoad { blocks, blocks_done, bytes, bytes_done, waits_for_memory } = loading;
+        let dict = PyDict::new(py);
+        dict.set_item("blocks", blocks)?;
+        dict.set_item("blocks_done", blocks_done)?;
+        dict.set_item("bytes", bytes)?;
+        dict.set_item("bytes_done", bytes_done)?;
+        dict.set_item("waits_for_memory", waits_for_memory)?;
+        Ok(Some(dict))
     }
 
     /// Records time that was spent on copying a batch to a device.

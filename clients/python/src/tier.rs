@@ -14,7 +14,7 @@ use pyo3::{
 
 use crate::{
     errors::raised,
-    json::command,
+    json::{command, json},
     notices,
     online::{Answered, AskLookup, AskQueue, Online, Request},
     plan::Plan,
@@ -51,6 +51,20 @@ impl Cluster {
         let client = self.client.clone();
         let plan = waiting::wait_once(py, async move { client.plan(&train).await })?;
         plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
+    }
+
+    /// Lists the datasets that the client may read, each as a `DatasetInfo` in JSON.
+    fn datasets(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let client = self.client.clone();
+        let listed = waiting::wait_once(py, async move { client.datasets().await })?;
+        listed.map(|listed| listed.iter().map(json).collect()).map_err(|error| raised(py, &error))
+    }
+
+    /// Describes a dataset by its `DatasetInfo` in JSON.
+    fn dataset(&self, py: Python<'_>, name: String) -> PyResult<String> {
+        let client = self.client.clone();
+        let described = waiting::wait_once(py, async move { client.dataset(&name).await })?;
+        described.map(|described| json(&described)).map_err(|error| raised(py, &error))
     }
 
     /// Looks up the rows of `keys`. `request` is a command as JSON, `timeout` is in seconds. Returns the rows and their metadata
