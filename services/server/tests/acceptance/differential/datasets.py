@@ -62,10 +62,10 @@ def drawn_kinds(rng: random.Random, allowed: list[Kind]) -> list[tuple[Kind, boo
         there = [kind for kind in group if kind in allowed]
         return [rng.choice(there)] if there else []
 
-    always = [*one(INTEGERS), *one(INTEGERS), *one(DECIMALS), *one(DECIMALS), *one(FLOATS), *one([TEXT]), *one([TEXT]), *one([BOOL]), *one([BOOL])]
-    some = [*one(DATES), *one(TIMESTAMPS), *one(TIMESTAMPS), *one(NESTED), *one(list(KINDS.values())), *one(list(KINDS.values()))]
-    calm = [(kind, True) for kind in [*one(INTEGERS[:4]), *one(CALM)]]
-    found = [(kind, False) for kind in always + some] + calm
+    always = (INTEGERS, INTEGERS, DECIMALS, DECIMALS, FLOATS, [TEXT], [TEXT], [BOOL], [BOOL], DATES, TIMESTAMPS, TIMESTAMPS, NESTED)
+    groups = (*always, list(KINDS.values()), list(KINDS.values()))
+    found = [(kind, False) for group in groups for kind in one(group)]
+    found += [(kind, True) for group in (INTEGERS[:4], CALM) for kind in one(group)]
     rng.shuffle(found)
     return found
 
@@ -76,12 +76,15 @@ def values(rng: random.Random, kind: Kind, calm: bool, rows: int) -> list:
     if nulls == 1 and rng.random() < 0.6:
         nulls = 0.1
 
+    # Few different values are often equal to literals, and make other bounds than many.
+    extremes = rng.sample(kind.extremes, min(len(kind.extremes), rng.choice([2, 4, 4, 100])))
+
     def one() -> Any:
         if rng.random() < nulls:
             return None
         if calm:
             return kind.calm(rng)
-        return rng.choice(kind.extremes) if rng.random() < ends else kind.draw(rng)
+        return rng.choice(extremes) if rng.random() < ends else kind.draw(rng)
 
     drawn = [one() for _ in range(rows)]
     # Sorted values give row groups and pages bounds that exclude something.

@@ -31,6 +31,13 @@ class Entry:
     applies: Callable[[Node], bool]
 
 
+def with_double_literal(node: Node) -> bool:
+    """Returns true for comparisons of exact types with a literal that is a DOUBLE in DuckDB."""
+    literals = [each.text for each in node.args if each.is_literal and each.what == "literal"]
+    is_double = any("e" in text or sum(map(str.isdigit, text)) > 38 for text in literals if text[-1:].isdigit())
+    return node.op in COMPARING and is_double and any(each.what in EXACT for each in node.args)
+
+
 def compares(*types: set[str]) -> Callable[[Node], bool]:
     """Returns a test for comparisons whose operands have a type of each of the given sets."""
 
@@ -49,6 +56,12 @@ EXACT = {"integer", "decimal"}
 
 
 ENTRIES = [
+    Entry(
+        "comparisons",
+        "integer or DECIMAL with a literal that has an exponent or more than 38 digits",
+        "The literal is a DOUBLE in DuckDB, and all operands are compared as such.",
+        with_double_literal,
+    ),
     Entry(
         "comparisons",
         "integer or DECIMAL with FLOAT or DOUBLE",

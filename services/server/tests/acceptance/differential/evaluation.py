@@ -87,9 +87,13 @@ def pattern(text: str, ignores_case: bool) -> re.Pattern:
 
 def arithmetic(of_floats: Callable, exact: Callable) -> Callable:
     def compute(node: Node, a: Any, b: Any) -> Any:
-        return of_floats(rounded(a, 64) if not isinstance(a, float) else a, rounded(b, 64) if not isinstance(b, float) else b) if node.bits else exact(a, b)
+        return of_floats(double(a), double(b)) if node.bits else exact(a, b)
 
     return compute
+
+
+def double(value: Any) -> float:
+    return value if isinstance(value, float) else rounded(value, 64)
 
 
 def float_quotient(a: float, b: float) -> float:

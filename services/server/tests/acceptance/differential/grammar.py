@@ -104,6 +104,14 @@ class Grammar:
         op = self.rng.choice([*LOGICAL, *LOGICAL, *TESTS, *DISTINCT, *DISTINCT, *ANY_OPERANDS, *LIKES, "CASE", "COALESCE"])
         return self.operation(op, depth, None)
 
+    def simple(self) -> Node:
+        """Compares a column with constants, by which row groups and pages are excluded."""
+        columns = [column for name in self.comparable for column in self.of[name]]
+        first = self.rng.choice(columns).node
+        op = self.rng.choice([*COMPARISONS, "=", "=", "IN", "BETWEEN", "IS NOT DISTINCT FROM"])
+        count = {"IN": 2, "BETWEEN": 2}.get(op, 1)
+        return self.node(op, [first, *(self.literal(first) for _ in range(count))], None, "bool")
+
     def operation(self, op: str, depth: int, forced: tuple[int, Node] | None) -> Node:
         """Draws an operation whose operands are up to `depth` deep, one of which can be given with its position."""
         given = forced[1] if forced else None

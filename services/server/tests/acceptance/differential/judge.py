@@ -105,7 +105,8 @@ class Judge:
         if isinstance(ours, Refused):
             if isinstance(duck, Refused) and "overflow" in str(ours).lower() and "overflow" in str(duck).lower():
                 return None
-            return Difference("refused", way, text, -1, ours, exact[:3], duck if isinstance(duck, (str, Refused)) else duck[:3], shape(node))
+            theirs = duck if isinstance(duck, (str, Refused)) else duck[:3]
+            return Difference("refused", way, text, -1, ours, exact[:3], theirs, shape(node))
         if not isinstance(duck, list):
             self.without_duck += 1
         for row, (value, wanted) in enumerate(zip(ours, exact)):

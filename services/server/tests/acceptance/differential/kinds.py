@@ -25,7 +25,10 @@ decimal.getcontext().prec = 400
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 DAY_MS = 86_400_000
 # Rounding, truncation of bounds, escapes and orders of code units: what goes wrong with texts.
-TEXTS = ("", "a", "A", "b", "ab", "a b", "Jana", "Jürgen", "ä", "水", "\uffff", "\U00010000", "%", "_", "it's", "\\", "z" * 70, "\U0010ffff" * 20)
+TEXTS = (
+    *("", "a", "A", "b", "ab", "a b", "aé", "Jana", "Jürgen", "Jörg", "Katrin", "%", "_", "it's", "\\"),
+    *("ä", "水", "\uffff", "\U00010000", "z" * 70, "\U0010ffff" * 20),
+)
 BYTES = (b"", b"\x00", b"a", b"\x7f", b"\x80", b"\xff", b"\xff\xff", b"\x00\xff", b"\xff" * 70, b"a" * 65)
 
 
@@ -70,7 +73,8 @@ def integer(bits: int, signed: bool) -> Kind:
 
 
 def real(bits: int) -> Kind:
-    largest, smallest = {16: (65504.0, 2.0**-24), 32: (float(np.finfo(np.float32).max), 2.0**-149), 64: (1.7976931348623157e308, 5e-324)}[bits]
+    largest = {16: 65504.0, 32: float(np.finfo(np.float32).max), 64: 1.7976931348623157e308}[bits]
+    smallest = {16: 2.0**-24, 32: 2.0**-149, 64: 5e-324}[bits]
     values = [0.0, -0.0, math.nan, math.inf, -math.inf, largest, -largest, smallest, -smallest, 0.5, 1.0, -1.5, 0.1, 71.04, 2.0**24]
     if bits > 16:
         values += [2.0**53, 2.0**63, -(2.0**63), 2.0**64, 16777217.0]

@@ -62,13 +62,14 @@ class Layout:
 
 
 def draw_layout(rng: random.Random) -> Layout:
-    statistics = rng.choice(["none", "exact", "exact", "short", "old", "nan", "unordered"])
+    statistics = rng.choice(["none", "exact", "exact", "short", "old", "nan", "unordered", "unordered"])
+    orders = {"unordered": ["absent", "future"], "none": ["typed", "absent"], "old": ["typed", "absent"]}
     return Layout(
         version=rng.choice([1, 2]),
         codec=rng.choice(list(CODECS)),
         compressed=rng.choice([True, False, None]),
         statistics=statistics,
-        orders=rng.choice(["absent", "future"]) if statistics == "unordered" else rng.choice(["typed", "absent"]) if statistics in ("none", "old") else "typed",
+        orders=rng.choice(orders.get(statistics, ["typed"])),
         index=rng.random() < 0.5,
         page_rows=rng.choice([3, 16, 1000]),
         fallback=rng.random() < 0.5,
@@ -193,7 +194,8 @@ def write(path: Path, columns: list[Column], rows: range, group_rows: int, layou
     for column, form, needed in zip(columns, forms, required):
         decimal = form.kind.arrow if at.is_decimal(form.kind.arrow) else None
         scale, precision = (decimal.scale, decimal.precision) if decimal else (None, None)
-        schema.append({1: form.type, 2: form.length or None, 3: 0 if needed else 1, 4: column.name, 6: form.converted, 7: scale, 8: precision, 10: form.logical})
+        kind = {1: form.type, 2: form.length or None, 6: form.converted, 7: scale, 8: precision, 10: form.logical}
+        schema.append({3: 0 if needed else 1, 4: column.name, **kind})
     order = {"typed": {1: {}}, "future": {9: {}}}.get(layout.orders)
     footer = thrift.struct(
         {1: 1, 2: schema, 3: I64(len(rows)), 4: groups, 6: "differential", 7: [order] * len(columns) if order else None}

@@ -13,11 +13,11 @@ from differential.datasets import Dataset
 from differential.duck import Refused
 from differential.grammar import Column
 from differential.judge import Difference
-from differential.kinds import plain_values, same
+from differential.kinds import FLOATS, INTEGERS, plain_values, same
 from differential.rounding import rounded
 from differential.served import Served
 
-DTYPES = {name: getattr(pa, name)() for name in ("float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))}
+DTYPES = {kind.name: kind.arrow for kind in (*INTEGERS, *FLOATS)}
 NO_FIT = "no value"
 
 
@@ -30,8 +30,9 @@ def converted(value: Any, arrow: pa.DataType) -> Any:
         return nearest if math.isfinite(nearest) else NO_FIT
     if not math.isfinite(value):
         return NO_FIT
-    low, high = (0, 2**arrow.bit_width - 1) if at.is_unsigned_integer(arrow) else (-(2 ** (arrow.bit_width - 1)), 2 ** (arrow.bit_width - 1) - 1)
-    return int(value) if low <= int(value) <= high else NO_FIT
+    whole, bits = int(value), arrow.bit_width
+    fits = 0 <= whole < 2**bits if at.is_unsigned_integer(arrow) else -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1)
+    return whole if fits else NO_FIT
 
 
 def check(dataset: Dataset, served: Served, rng: random.Random) -> Difference | None:

@@ -29,6 +29,7 @@ def with_text_as(table: pa.Table, arrow: pa.DataType) -> pa.Table:
 def by_pyarrow(table: pa.Table, path: Path, group_rows: int, rng: random.Random) -> None:
     hint = rng.choice([pa.string(), pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
     dictionary = rng.random() < 0.6
+    floats = [each.name for each in table.schema if at.is_floating(each.type)]
     pq.write_table(
         with_text_as(table, hint),
         path,
@@ -36,7 +37,7 @@ def by_pyarrow(table: pa.Table, path: Path, group_rows: int, rng: random.Random)
         compression=rng.choice(["none", "snappy", "gzip", "brotli", "lz4", "zstd"]),
         data_page_version=rng.choice(["1.0", "2.0"]),
         use_dictionary=dictionary,
-        use_byte_stream_split=not dictionary and rng.random() < 0.3 and [each.name for each in table.schema if at.is_floating(each.type)],
+        use_byte_stream_split=not dictionary and rng.random() < 0.3 and floats,
         write_statistics=rng.random() < 0.8,
         write_page_index=rng.random() < 0.5,
         write_page_checksum=rng.random() < 0.3,
@@ -54,7 +55,8 @@ def by_duckdb(table: pa.Table, path: Path, group_rows: int, rng: random.Random) 
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("part", table)
-        options = f"FORMAT parquet, ROW_GROUP_SIZE {group_rows}, CODEC {rng.choice(['uncompressed', 'snappy', 'gzip', 'zstd', 'lz4_raw', 'brotli'])}"
+        codec = rng.choice(["uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli"])
+        options = f"FORMAT parquet, ROW_GROUP_SIZE {group_rows}, CODEC {codec}"
         # Deltas between both ends of int32 take 33 bits, which DuckDB writes and the format does not allow.
         has_deltas = any(at.is_int32(each.type) or at.is_uint32(each.type) for each in table.schema)
         version = "v1" if has_deltas else rng.choice(["v1", "v2"])
