@@ -65,7 +65,7 @@ fn lock(cache_dir: &Path, max_wait: Duration) -> anyhow::Result<File> {
         tracing::warn!(
             folder = %cache_dir.display(),
             max_wait = ?max_wait,
-            "the cache directory is used by another server, waiting for it to end"
+            "waiting for the server that uses the cache directory to end"
         );
     }
     while matches!(outcome, Err(TryLockError::WouldBlock)) && Instant::now() < deadline {

@@ -140,8 +140,14 @@ def test_an_unsampled_caller_is_respected_and_other_calls_are_sampled_at_random(
 def test_only_a_failure_of_the_server_has_an_error_status(
     pool: Pool, small: Path, collected: tuple[Collector, str], collector: Collector, connect: Callable[[Server], Client]
 ) -> None:
-    server = pool.start({"small": small, "missing": small / "nothing"}, traces_endpoint=collected[1])
-    for dataset, code, is_error in [("nothing", "NOT_FOUND", False), ("missing", "UNAVAILABLE", True)]:
+    # Nothing listens on port 1.
+    names = {"small": small, "missing": small / "nothing", "silent": "http://127.0.0.1:1/a.parquet"}
+    server = pool.start(names, traces_endpoint=collected[1])
+    for dataset, code, is_error in [
+        ("nothing", "NOT_FOUND", False),
+        ("missing", "NOT_FOUND", False),
+        ("silent", "UNAVAILABLE", True),
+    ]:
         context = Context()
         with pytest.raises(FAILURES):
             read(connect(server), context, dataset=dataset)
