@@ -187,6 +187,10 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     }
     let unknown = Possible { null, ..ANY };
     let Some((least, greatest)) = bounds.range(column) else { return unknown };
+    // Some writers take a NaN as a bound, which says nothing about the other values.
+    if [&least, &greatest].into_iter().any(|bound| float(bound).is_some_and(f64::is_nan)) {
+        return unknown;
+    }
     // A writer may take either zero as a bound of both.
     let (least, greatest) = (with_sign_of_zero(least, true), with_sign_of_zero(greatest, false));
     // A comparison may or may not treat 0.0 and -0.0 as equal, so both zeros are tried.

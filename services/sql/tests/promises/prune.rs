@@ -241,6 +241,22 @@ fn nothing_is_decided_about_a_comparison_with_nan() {
 }
 
 #[test]
+fn bounds_that_are_nan_decide_nothing() {
+    for data_type in FLOATS {
+        let schema = Schema::new(vec![Field::new("x", data_type.clone(), false)]);
+        let number = |number: f64| ScalarValue::Float64(Some(number)).cast_to(&data_type).unwrap();
+        for nan in [f64::NAN, -f64::NAN] {
+            for bounds in [Between(number(-1.0), number(nan)), Between(number(nan), number(1.0))] {
+                for operator in ["=", "<>", "<", "<=", ">", ">="] {
+                    let filter = Expression::filter(&format!("x {operator} 0.5"), &schema).unwrap();
+                    assert_eq!(filter.verdict(&bounds), Verdict::Unknown, "{filter:?} of {data_type}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_zero_of_either_sign_may_equal_a_zero_of_the_other_sign() {
     for data_type in FLOATS {
         for zero in [0.0, -0.0] {
