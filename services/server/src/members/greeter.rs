@@ -8,7 +8,7 @@ use forebay_proto::v1::HelloResult;
 use prost::Message;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tonic::{
-    Request,
+    Code, Request,
     metadata::{Ascii, MetadataValue},
     transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
 };
@@ -189,9 +189,31 @@ impl Credentials {
     }
 }
 
+/// A call that a server has answered with an error: the code and the message of its status.
+#[derive(Debug)]
+pub(super) struct Rejection {
+    code: Code,
+    message: String,
+}
+
+impl Rejection {
+    /// True if the server does not accept the credentials of the call.
+    pub(super) fn is_of_credentials(&self) -> bool {
+        matches!(self.code, Code::Unauthenticated | Code::PermissionDenied)
+    }
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", forebay_proto::code_name(self.code), self.message)
+    }
+}
+
+impl std::error::Error for Rejection {}
+
 /// Returns an error with the code and the message of a status, without its metadata.
 fn said(status: &tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("{}: {}", forebay_proto::code_name(status.code()), status.message())
+    Rejection { code: status.code(), message: status.message().to_owned() }.into()
 }
 
 /// Checks the answer of a server, because its name is sent to clients.
@@ -289,6 +311,17 @@ mod tests {
             std::fs::write(path(name), contents).unwrap();
         }
         greeter.credentials().await.unwrap();
+    }
+
+    #[test]
+    fn a_rejection_is_found_among_the_reasons_of_an_error() {
+        let status = tonic::Status::unauthenticated("the token is unknown");
+        let error = said(&status).context("no call reaches it there");
+        assert!(error.downcast_ref::<Rejection>().unwrap().is_of_credentials());
+        let text = format!("{error:#}");
+        assert_eq!(text, "no call reaches it there: UNAUTHENTICATED: the token is unknown");
+        let unavailable = said(&tonic::Status::unavailable("x"));
+        assert!(!unavailable.downcast_ref::<Rejection>().unwrap().is_of_credentials());
     }
 
     #[tokio::test]

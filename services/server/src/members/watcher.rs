@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     Settings,
     cluster::{Cluster, ClusterView},
-    greeter::{Credentials, Greeter, Running},
+    greeter::{Credentials, Greeter, Rejection, Running},
     identity::Identity,
     last_list::LastList,
     listing::{self, Listed},
@@ -113,14 +113,18 @@ impl Watcher {
         tokio::join!(confirmation, following);
     }
 
-    /// Calls `hello` at the name of this server until this process answers there. Until then, the server is not ready, because clients
-    /// would not reach it.
+    /// Calls `hello` at the name of this server until this process answers there, or rejects the credentials. Until then, the server is
+    /// not ready, because clients would not reach it.
     fn confirmation(&self) -> impl Future<Output = ()> + Send + use<> {
         let (greeter, identity) = (Arc::clone(&self.greeter), Arc::clone(&self.identity));
         let (events, pause) = (self.events.clone(), self.config.hello_interval);
         async move {
             let mut noted = None;
             while let Err(error) = confirm(&greeter, &identity).await {
+                // The name leads to a server. Rejected credentials are an error of their own, which the views of the members show.
+                if error.downcast_ref().is_some_and(Rejection::is_of_credentials) {
+                    break;
+                }
                 let message = format!("this server is not ready, because clients can't reach it: {error:#}");
                 if noted.as_ref() != Some(&message) {
                     events.note(Event::new(Kind::MemberRefused, &message));
