@@ -16,6 +16,7 @@ from differential.expressions import Node
 from differential.rounding import rounded
 
 Row = dict[str, Any]
+DAY_NS = 86_400 * 10**9
 
 
 def evaluate(node: Node, row: Row) -> Any:
@@ -40,6 +41,8 @@ def order(one: Node, a: Any, other: Node, b: Any) -> int:
         b = rounded(b, one.bits)
     if isinstance(a, str):
         a, b = a.encode(), b.encode()
+    # A date is midnight of its day.
+    a, b = (value * DAY_NS if node.family == "date" else value for node, value in ((one, a), (other, b)))
     nan_a, nan_b = a != a, b != b
     if nan_a or nan_b:
         return nan_a - nan_b
