@@ -31,7 +31,8 @@ fn global(seed: u64) -> Train {
 #[tokio::test(start_paused = true)]
 async fn a_stream_says_how_much_of_its_first_window_is_loaded() {
     let reader = dataset().await;
-    let mut batches = slow_loader(1 << 30).batches(job(&global(1), &reader), 0, 0);
+    let loader = slow_loader(1 << 30);
+    let mut batches = loader.batches(job(&global(1), &reader), 0, 0);
     let waits = batches.waits().clone();
     let progress = || WindowWait::progress(slice::from_ref(&waits));
     let mut seen: Vec<WindowLoad> = Vec::new();
@@ -61,20 +62,20 @@ async fn a_stream_says_that_it_waits_for_memory_that_another_one_uses() {
     let loader = slow_loader(jobs[0].summary().window_bytes * 3 / 2);
     let mut first = loader.batches(Arc::clone(&jobs[0]), 0, 0);
     first.next().await.unwrap().unwrap();
-    let second = loader.batches(Arc::clone(&jobs[1]), 0, 0);
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    let load = WindowWait::progress(&[first.waits().clone(), second.waits().clone()]).unwrap();
-    assert!(load.waits_for_memory && load.blocks == FILES as u64 && load.blocks_done == 0, "{load:?}");
-    drop(first);
+    let mut second = loader.batches(Arc::clone(&jobs[1]), 0, 0);
+    let waits = second.waits().clone();
+    let progress = || WindowWait::progress(slice::from_ref(&waits));
     let load = loop {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        if let Some(load) =
-            WindowWait::progress(slice::from_ref(second.waits())).filter(|load| !load.waits_for_memory)
-        {
+        // The order of the stream is computed first.
+        if let Some(load) = progress() {
             break load;
         }
     };
-    assert_eq!(load.blocks, FILES as u64);
+    assert!(load.waits_for_memory && load.blocks == FILES as u64 && load.blocks_done == 0, "{load:?}");
+    drop(first);
+    second.next().await.unwrap().unwrap();
+    assert_eq!(progress(), None, "it has the memory");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,14 +88,14 @@ async fn a_request_that_waits_for_the_counts_of_another_one_sees_their_progress(
     assert!(Arc::ptr_eq(counts[0].as_ref().unwrap(), counts[1].as_ref().unwrap()), "counted once");
     let [own, of_another] = seen.map(Mutex::into_inner);
     assert_eq!(own.len(), FILES as usize, "after each block");
-    assert!(of_another.len() > FILES as usize / 2, "{of_another:?}");
+    assert!(of_another.len() > 2, "{of_another:?}");
     assert!(
         of_another.iter().all(|done| own.contains(done))
             && of_another.is_sorted_by_key(|done| done.blocks_done)
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plan_without_a_step_says_why() {
     let reader = dataset().await;
     let summary = |train: &Train| job(train, &reader).summary();
