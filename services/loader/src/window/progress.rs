@@ -32,7 +32,7 @@ pub(super) struct LoadedBlocks {
 }
 
 impl LoadedBlocks {
-    /// No loaded block of a window with this number of blocks, and of this estimated size in bytes.
+    /// Creates the progress of a window with this number of blocks and this estimated size in bytes.
     pub(super) fn none_of(blocks: usize, bytes: u64) -> Self {
         Self { blocks: blocks as u64, bytes, ..Self::default() }
     }
@@ -44,7 +44,7 @@ impl LoadedBlocks {
     }
 }
 
-/// What one stream waits for. Cheap to clone; clones describe the same stream.
+/// Windows for which one stream waits. Cheap to clone; clones describe the same stream.
 #[derive(Debug, Clone, Default)]
 pub struct WindowWait {
     state: Arc<Mutex<State>>,

@@ -44,7 +44,7 @@ impl WantedWindow {
         self.blocks.iter().map(|block| ids.id(*block))
     }
 
-    /// No loaded block of the window.
+    /// Progress of the window before any block is loaded.
     pub(super) fn no_blocks(&self) -> LoadedBlocks {
         LoadedBlocks::none_of(self.blocks.len(), self.estimated_bytes)
     }

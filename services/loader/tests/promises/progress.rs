@@ -1,4 +1,4 @@
-//! What a server says before the first batch: how much is loaded and counted, and that there will be no batch.
+//! Answers before the first batch: progress of loading and of counting, and the reason for an empty training.
 
 use std::{slice, sync::Arc, time::Duration};
 

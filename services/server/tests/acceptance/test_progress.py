@@ -1,4 +1,4 @@
-"""What a trainer learns before its first batch: how much of its window is loaded, and that there will be no batch."""
+"""Progress, sizes and reasons for an empty training, which a trainer learns before its first batch."""
 
 from __future__ import annotations
 
