@@ -1,5 +1,5 @@
 //! Cost per value of wide batches, wide blocks and files with many row groups. Each measurement handles about as many values, so
-//! that a cost that is linear in columns takes the same time for all numbers of columns. Also the wait of a narrow stream beside two wide
+//! that a cost that is linear in columns takes the same time for all numbers of columns. Also the wait of a narrow stream next to two wide
 //! ones.
 
 use std::{hint::black_box, sync::Arc};
@@ -119,7 +119,7 @@ fn bench(criterion: &mut Criterion) {
         });
     }
     group.finish();
-    beside_wide_streams(criterion, &runtime);
+    wide_neighbours(criterion, &runtime);
 }
 
 /// Takes `batches` batches of a new stream.
@@ -130,8 +130,8 @@ async fn take(loader: &Loader, job: &Arc<Job>, batches: usize) {
     }
 }
 
-/// The next batch of a narrow stream from memory, beside streams of 400 list columns with null items.
-fn beside_wide_streams(criterion: &mut Criterion, runtime: &tokio::runtime::Runtime) {
+/// The next batch of a narrow stream from memory, next to streams of 400 list columns with null items.
+fn wide_neighbours(criterion: &mut Criterion, runtime: &tokio::runtime::Runtime) {
     let _entered = runtime.enter();
     let pool = Pool::new(2, Scheduling::Normal).expect("threads");
     let loader = Loader::new(2 << 30, Config::default(), pool);

@@ -11,7 +11,7 @@ use crate::{TurnClock, cpu::prefetch::prefetch, frame::Tail, view::HeapItems};
 const AHEAD_ROWS: usize = 16;
 /// Maximum number of values between two looks at the clock.
 const TILE_VALUES: usize = 4096;
-/// Time per value beside that of its bytes, as a number of bytes that take as long to copy.
+/// Time per value in addition to that of its bytes, as a number of bytes that take as long to copy.
 const BYTES_PER_VALUE: usize = 64;
 
 /// Size of a variable column in all rows of a batch.
