@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ SCALARS = (str, bytes, bytearray, Mapping)
 
 # A column: its name and Python or Arrow values, or its name, type, shape, plain values as bytes, and a byte per value that is 0 for
 # a null, or None without nulls.
-Sent = "tuple[Any, ...]"
+Sent = Tuple[Any, ...]
 
 
 def keys(rows: Any) -> Any:
