@@ -203,7 +203,7 @@ def _check_not_collated() -> None:
     """
     caller = sys._getframe(1).f_back
     fetcher = None if caller is None else caller.f_locals.get("self")
-    if type(fetcher).__name__ == "_IterableDatasetFetcher" and fetcher.auto_collation:
+    if fetcher is not None and type(fetcher).__name__ == "_IterableDatasetFetcher" and fetcher.auto_collation:
         raise RuntimeError(
             "the DataLoader would combine batches of this dataset to larger ones with one more dimension, because it has a "
             "batch_size, which is 1 by default; expected DataLoader(ds, batch_size=None), and the number of rows as batch_size of train()"
