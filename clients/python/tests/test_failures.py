@@ -111,12 +111,15 @@ def test_errors_are_specific_exceptions_with_the_message_of_the_server(pool: Poo
         forebay.Client([url], {"tokn": "x"})
 
 
-def test_an_unreachable_server_is_a_deadline_error_within_the_deadline(tmp_path: Path) -> None:
+def test_a_server_that_is_waited_for_is_a_deadline_error_within_the_deadline(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        for url in (f"grpc://127.0.0.1:{free_port()}", f"grpc://127.0.0.1:{silent.getsockname()[1]}"):
+        url = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        # A connection that is refused is retried as long as the client waits for the server, which ends with the deadline at the latest.
+        refused = {"retry_deadline": 1, "wait_for_server": 60}
+        for options in ({"urls": url, "retry_deadline": 1}, {"urls": f"grpc://127.0.0.1:{free_port()}", **refused}):
             begun = time.monotonic()
             with pytest.raises(errors.DeadlineError, match="attempt"):
-                next(iter(forebay.connect(url, retry_deadline=1).train("flights", batch_size=1)))
+                next(iter(forebay.connect(options.pop("urls"), **options).train("flights", batch_size=1)))
             # Without the deadline, a single attempt could take 10 s to connect.
             assert time.monotonic() - begun < 9
     with pytest.raises(errors.RequestError, match="absent.pem"):
