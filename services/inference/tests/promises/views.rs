@@ -2,13 +2,13 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use arrow_array::{cast::AsArray, types::Int64Type};
-use forebay_inference::{Config, KeyIndex, OnlineDataset};
-use forebay_loader::{Error, Tenant};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, cast::AsArray, types::Int64Type};
+use forebay_inference::{Config, KeyIndex, LookupMemory, OnlineDataset, Requirements};
+use forebay_loader::{Error, Loader, Tenant};
 use forebay_proto::v1::Train;
 use futures::FutureExt;
 
-use crate::fixture::{Fixture, blocks, ids, online_with_views, rows, spec, users};
+use crate::fixture::{Fixture, blocks, ids, online_with_views, pool, rows, spec, users};
 
 fn view(select: &str) -> Train {
     Train { select: vec![select.to_owned()], ..Train::default() }
@@ -213,4 +213,105 @@ async fn one_tenant_leaves_an_eighth_of_the_views_to_others_and_all_callers_with
         }
         assert_eq!(views(&online), 1 + expected);
     }
+}
+
+/// Two datasets, `users` and `others`, in one memory of `memory_bytes` bytes.
+fn two_datasets(memory_bytes: u64, folder: &std::path::Path) -> [OnlineDataset; 2] {
+    let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
+    loader.reserve_for_lookups(memory_bytes).unwrap();
+    let memory = LookupMemory::new(loader);
+    ["users", "others"].map(|name| {
+        OnlineDataset::new(
+            name,
+            spec(&["user_id"], None),
+            Config::default(),
+            memory.clone(),
+            (pool(), pool()),
+            folder.join(name),
+            Requirements::default(),
+        )
+    })
+}
+
+/// A view of the names, which takes about 1.4 MB for 80,000 users.
+fn names(letter: &str) -> Train {
+    Train { columns: vec!["name".into()], filter: format!("name <> '{letter}'"), ..Train::default() }
+}
+
+#[tokio::test]
+async fn views_that_nobody_declared_give_way_to_the_next_snapshots_of_all_datasets() {
+    let folder = tempfile::tempdir().unwrap();
+    let [users_files, others_files] = [Fixture::new(), Fixture::new()];
+    users_files.write(0, &users(0..80_000, 1)).await;
+    others_files.write(0, &users(0..80_000, 1)).await;
+    let [users_online, others] = two_datasets(16 << 20, folder.path());
+    users_online.load_snapshot(users_files.reader().await).await.unwrap();
+    others.load_snapshot(others_files.reader().await).await.unwrap();
+    // A caller fills the memory.
+    let mut loaded = 0;
+    for letter in 'a'..='z' {
+        let wanted = names(&letter.to_string());
+        match users_online.lookup(&wanted, vec![]).look_up(&ids([1])).await {
+            Ok(_) => loaded += 1,
+            Err(error) => {
+                assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+                break;
+            }
+        }
+    }
+    assert!((3..20).contains(&loaded), "{loaded} views");
+    // All of these views were used a moment ago, and still both datasets follow their files.
+    for (files, online) in [(&others_files, &others), (&users_files, &users_online)] {
+        files.write(0, &users(0..80_000, 2)).await;
+        online.load_snapshot(files.reader().await).await.unwrap();
+        assert_eq!(online.progress().error, None);
+    }
+    assert_eq!(version(&others, &Train::default()).await.unwrap(), 2);
+    assert!(
+        users_online.progress().ready.unwrap().views > 0,
+        "the last used views that fit are loaded again"
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_leaves_an_eighth_of_the_memory_and_shares_it_equally_with_the_next_one() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..80_000, 1)).await;
+    let [online, _] = two_datasets(32 << 20, folder.path());
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    let tenant = |id| Tenant::new(id, NonZeroU32::MIN);
+    let load = async |id, letter: String| {
+        let mut lookup = online.lookup(&names(&letter), vec![]).of_tenant(tenant(id));
+        lookup.lookup_rows().await.map(drop)
+    };
+    let count = async |id| {
+        let mut loaded = 0;
+        // No more than the maximum number of views of one token.
+        while loaded < 7 && load(id, format!("{id} {loaded}")).await.is_ok() {
+            loaded += 1;
+        }
+        loaded
+    };
+    let flood = count(1).await;
+    assert!(flood >= 2, "{flood}");
+    let calm = count(2).await;
+    assert!(calm >= 1, "{flood} views and {calm} views");
+}
+
+#[tokio::test]
+async fn a_key_column_of_a_type_that_cannot_be_a_key_is_a_permanent_error() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let scores: ArrayRef = Arc::new(Float64Array::from(vec![1.0, f64::NAN]));
+    fixture.write(0, &RecordBatch::try_from_iter([("user_id", scores)]).unwrap()).await;
+    let online = online_with_views(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default(), &[]);
+    let mut lookup = online.lookup(&Train::default(), vec![]);
+    assert!(matches!(lookup.look_up(&ids([1])).await, Err(Error::Unavailable(_))), "it is not loaded yet");
+    let failed = online.load_snapshot(fixture.reader().await).await.unwrap_err();
+    online.failed(&failed.to_string());
+    let error = lookup.look_up(&ids([1])).await.err().unwrap();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("'user_id' is of type Float64, expected integers, decimals"), "{message}");
+    online.failed("the store does not answer");
+    assert!(matches!(lookup.key_columns(), Err(Error::Unavailable(_))));
 }

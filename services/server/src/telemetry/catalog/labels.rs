@@ -84,7 +84,7 @@ labels! {
         | "deadline" ("a longer wait would miss the deadline of a request")
         | "idle" ("a worker is free, and waiting longer is expected to cost more latency than it saves")
         | "drain" ("the server is shutting down")
-        | "alone" ("the request was in `max_attempts` failed batches, so it is sent alone");
+        | "alone" ("the requests are sent apart from others, because a batch with them failed, or other requests of their token failed");
     EVENT = "kind": "dataset_open" ("a dataset was opened")
         | "dataset_failed" ("a dataset cannot be opened or checked for changes")
         | "dataset_changed" ("a dataset has a new snapshot")
@@ -93,6 +93,8 @@ labels! {
         | "session_failed" ("a session ended with an error")
         | "queue_settings_changed" ("the settings of a queue were changed at run time")
         | "worker_joined" ("a worker connected to a queue") | "worker_left" ("a worker disconnected from a queue")
+        | "worker_suspended" ("a worker failed batches that other workers computed")
+        | "lookups_outdated" ("the current snapshot of a dataset cannot be loaded for lookups, or lookups follow the dataset again")
         | "cache_error" ("the disk cache has damaged values, failed reads or failed writes")
         | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")
         | "member_joined" ("another server of the cluster answered") | "member_left" ("a server is no longer a member of the cluster")
