@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, RecordBatch, c
 use arrow_schema::{DataType, Schema};
 use forebay_loader::{Error, find_column};
 
-use conversion::{converted, kind};
+use conversion::{converted, kind, width};
 
 /// Names and types of the columns of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,14 +185,6 @@ pub(crate) fn column_named<'a>(keys: &'a RecordBatch, name: &str) -> Result<&'a 
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         Error::invalid("keys", format!("there is no column '{name}' among {names:?}"))
     })
-}
-
-fn width(data_type: &DataType) -> Option<usize> {
-    match data_type {
-        DataType::Boolean => Some(1),
-        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
-        other => other.primitive_width(),
-    }
 }
 
 /// Returns the values of a column of fixed width, little-endian.

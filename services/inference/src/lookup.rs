@@ -1,7 +1,7 @@
 //! Lookups of rows by key in the current snapshot of one or several datasets.
 //!
 //! - [`OnlineDataset`]: the current snapshot, its index and its loaded views. A view is one selection of columns and rows.
-//! - [`LookupMemory`]: the memory of all online datasets, in which views that nobody declared make room for others.
+//! - [`LookupMemory`]: the memory of all online datasets, in which undeclared views make room for others.
 //! - [`Lookup`]: answers batches of keys from one or several online datasets.
 
 mod canary;

@@ -46,6 +46,15 @@ pub(super) fn kind(data_type: &DataType) -> Option<Kind> {
     })
 }
 
+/// Bytes of a value, if all values of the type have the same width.
+pub(super) fn width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::Boolean => Some(1),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+        other => other.primitive_width(),
+    }
+}
+
 /// Converts keys to the type `to` of a key column. Values that the type cannot hold become null.
 ///
 /// # Errors
@@ -159,7 +168,7 @@ fn longest(values: &dyn Array) -> usize {
         DataType::LargeBinary => lengths(&mut values.as_binary::<i64>().offsets().lengths()),
         DataType::Utf8View => lengths(&mut values.as_string_view().lengths().map(|length| length as usize)),
         DataType::BinaryView => lengths(&mut values.as_binary_view().lengths().map(|length| length as usize)),
-        other => super::width(other).unwrap_or(0),
+        other => width(other).unwrap_or(0),
     }
 }
 

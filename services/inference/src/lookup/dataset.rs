@@ -440,7 +440,7 @@ impl OnlineDataset {
             Error::Storage(error) if is_temporary(error) => true,
             // The used views are all that is known of what lookups need.
             Error::Storage(_) => self.shared.requirements.views.is_empty() && has_previous,
-            // Views that nobody declared give way to the next snapshot.
+            // Undeclared views give way to the next snapshot.
             Error::TooLarge { .. } => false,
             Error::Invalid { .. } | Error::Value { .. } | Error::Row { .. } | Error::Internal(_) => false,
         }

@@ -1,4 +1,4 @@
-//! Memory of lookups: one budget of all datasets, in which views that nobody declared make room for what lookups need.
+//! Memory of lookups: one budget of all datasets, in which undeclared views make room for what lookups need.
 
 mod victims;
 
@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-use forebay_loader::{Error, Loader, LookupReservation, LookupRows, Tenant};
+use forebay_loader::{Error, Loader, LookupReservation, LookupRows};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::snapshot::{LoadedSnapshot, ViewKey};
+pub(super) use victims::Claim;
 use victims::{Candidate, victims};
 
 /// Time without a use after which a view may be evicted to make room for any other one.
@@ -36,22 +37,6 @@ struct Shared {
     /// Time of the last use of a view, in microseconds since `created`. Of several uses in one microsecond, each gets a time of
     /// its own.
     last_use: AtomicU64,
-}
-
-/// Whoever needs memory, and what it may evict.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Claim<'a> {
-    /// View that is loaded, which is kept in other snapshots; empty for an index.
-    pub(super) key: &'a [u8],
-    /// Owner of the memory.
-    pub(super) tenant: Tenant,
-    /// True for what every snapshot has, such as its index and its declared views. They evict any view that is not declared.
-    pub(super) is_required: bool,
-}
-
-impl Claim<'static> {
-    /// The claim of an index.
-    pub(super) const INDEX: Self = Self { key: &[], tenant: Tenant::SERVER, is_required: true };
 }
 
 impl LookupMemory {

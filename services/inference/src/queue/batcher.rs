@@ -14,7 +14,7 @@ use super::{
     arrivals::Arrivals,
 };
 use cohort::{Cohort, Cohorts, Place};
-use suspension::{Record, Trial};
+use trial::{Record, Trial};
 use turns::Turns;
 
 /// Delay of timers for which the decisions allow.
@@ -579,4 +579,5 @@ mod retries;
 mod suspension;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod turns;

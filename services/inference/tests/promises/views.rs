@@ -239,7 +239,7 @@ fn names(letter: &str) -> Train {
 }
 
 #[tokio::test]
-async fn views_that_nobody_declared_give_way_to_the_next_snapshots_of_all_datasets() {
+async fn undeclared_views_give_way_to_the_next_snapshots_of_all_datasets() {
     let folder = tempfile::tempdir().unwrap();
     let [users_files, others_files] = [Fixture::new(), Fixture::new()];
     users_files.write(0, &users(0..80_000, 1)).await;

@@ -2,7 +2,23 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::Claim;
+use forebay_loader::Tenant;
+
+/// A load that needs memory, and what it may evict.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lookup) struct Claim<'a> {
+    /// View that is loaded, which is kept in other snapshots; empty for an index.
+    pub(in crate::lookup) key: &'a [u8],
+    /// Owner of the memory.
+    pub(in crate::lookup) tenant: Tenant,
+    /// True for what every snapshot has, such as its index and its declared views. They evict any view that is not declared.
+    pub(in crate::lookup) is_required: bool,
+}
+
+impl Claim<'static> {
+    /// The claim of an index.
+    pub(in crate::lookup) const INDEX: Self = Self { key: &[], tenant: Tenant::SERVER, is_required: true };
+}
 
 /// A loaded view that is not declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +78,6 @@ pub(super) fn victims(
 mod tests {
     use std::num::NonZeroU32;
 
-    use forebay_loader::Tenant;
-
     use super::*;
 
     fn claim(tenant: u64, is_required: bool) -> Claim<'static> {
@@ -82,7 +96,7 @@ mod tests {
         assert_eq!(victims(&views, claim(9, true), 50, 50, 0), [1, 3]);
         assert_eq!(victims(&views, claim(9, true), 65, 65, 0), [1, 3, 4], "then the third has most");
         assert_eq!(victims(&views, claim(9, true), 140, 140, 0).len(), 5);
-        assert_eq!(victims(&views, claim(9, true), 141, 141, 0), [], "evicting all would not help");
+        assert_eq!(victims(&views, claim(9, true), 141, 141, 0), [0; 0], "evicting all would not help");
     }
 
     #[test]
@@ -90,20 +104,20 @@ mod tests {
         let views = views(&[(2, 1, 10), (1, 3, 10), (1, 2, 10), (2, 50, 10), (1, 60, 10)]);
         assert_eq!(victims(&views, claim(1, false), 10, 10, 9), [2]);
         assert_eq!(victims(&views, claim(1, false), 30, 30, 9), [2, 1, 0]);
-        assert_eq!(victims(&views, claim(1, false), 40, 40, 9), []);
+        assert_eq!(victims(&views, claim(1, false), 40, 40, 9), [0; 0]);
     }
 
     #[test]
     fn a_tenant_without_memory_gets_an_equal_part_from_the_one_that_has_most() {
         let views = views(&[(2, 50, 30), (2, 60, 30), (2, 55, 30), (3, 40, 20)]);
         assert_eq!(victims(&views, claim(1, false), 40, 40, 9), [0, 2]);
-        assert_eq!(victims(&views, claim(1, false), 70, 70, 9), [], "it would have more than the other");
-        assert_eq!(victims(&views, claim(2, false), 10, 10, 9), [], "its own views are in use");
+        assert_eq!(victims(&views, claim(1, false), 70, 70, 9), [0; 0], "it would have more than the other");
+        assert_eq!(victims(&views, claim(2, false), 10, 10, 9), [0; 0], "its own views are in use");
     }
 
     #[test]
     fn something_is_evicted_even_if_the_shortfall_is_unknown() {
         assert_eq!(victims(&views(&[(1, 1, 10)]), claim(9, true), 0, 0, 0), [0]);
-        assert_eq!(victims(&[], claim(9, true), 0, 0, 0), []);
+        assert_eq!(victims(&[], claim(9, true), 0, 0, 0), [0; 0]);
     }
 }

@@ -97,7 +97,7 @@ impl Batcher {
         if let [alone] = requests
             && !suspects.is_empty()
         {
-            return if self.is_elsewhere(*alone) { Vec::new() } else { suspects };
+            return if self.is_in_another_place(*alone) { Vec::new() } else { suspects };
         }
         let classes = self.classes(&suspects);
         let parts = match classes.len() {
@@ -106,7 +106,7 @@ impl Batcher {
         };
         self.part(parts, None);
         for id in requests {
-            if !self.is_elsewhere(*id) {
+            if !self.is_in_another_place(*id) {
                 self.enqueue(now, *id);
             }
         }
@@ -114,7 +114,7 @@ impl Batcher {
     }
 
     /// True if a request is queued or at a worker that is not overdue, or has ended.
-    fn is_elsewhere(&self, id: RequestId) -> bool {
+    fn is_in_another_place(&self, id: RequestId) -> bool {
         self.requests
             .get(&id)
             .is_none_or(|request| request.flights > 0 || self.queued.contains(&request.place(id)))
@@ -166,7 +166,7 @@ impl Batcher {
             self.begin_trial(now, worker, batch, &flight.requests);
         }
         let again: Vec<RequestId> =
-            flight.requests.iter().filter(|id| !self.is_elsewhere(**id)).copied().collect();
+            flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();
         let failed_at = (cause == Cause::Worker).then_some(worker);
         if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice()) {
             let has_other = cause == Cause::Worker && self.has_other(worker);

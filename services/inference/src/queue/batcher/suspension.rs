@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_loader::Tenant;
 
-use super::{Batcher, Worker, cohort::Cohort};
+use super::{Batcher, Worker, cohort::Cohort, trial::Trial};
 use crate::queue::{BatchId, RequestId, Time, WorkerId};
 
 /// Number of its own failures in succession after which a worker is suspended.
@@ -19,40 +19,6 @@ const FIRST_SUSPENSION: Duration = Duration::from_secs(1);
 const MAX_SUSPENSION: Duration = Duration::from_secs(60);
 /// Time for which the requests of a tenant share no batches with those of others, after one of them failed alone.
 pub(super) const UNSHARED: Duration = Duration::from_secs(60);
-
-/// Requests of a failed batch that have no outcome yet.
-#[derive(Debug)]
-pub(super) struct Trial {
-    /// Worker that reported the failure.
-    worker: WorkerId,
-    /// Number of the requests.
-    open: usize,
-    /// True if another worker answered a request.
-    is_answered_elsewhere: bool,
-}
-
-/// Failures of a worker.
-#[derive(Debug, Default)]
-pub(super) struct Record {
-    /// Failures in succession that were its own.
-    strikes: u32,
-    /// Suspensions in succession.
-    suspensions: u32,
-    /// End of the last suspension; `None` after a computed batch.
-    suspended_until: Option<Time>,
-}
-
-impl Record {
-    /// True if the worker receives no batches at `now`.
-    pub(super) fn is_suspended(&self, now: Time) -> bool {
-        self.suspended_until.is_some_and(|until| now < until)
-    }
-
-    /// True if the worker has computed a batch since its last suspension.
-    pub(super) fn is_trusted(&self) -> bool {
-        self.suspended_until.is_none()
-    }
-}
 
 impl Batcher {
     /// Returns the workers that were suspended since the last call, each with the time for which it receives no batches.
@@ -101,7 +67,7 @@ impl Batcher {
             }
         }
         if open > 0 {
-            self.trials.insert(batch, Trial { worker, open, is_answered_elsewhere: false });
+            self.trials.insert(batch, Trial { worker, open, is_answered_by_another: false });
         }
         // It was sent this batch to find out whether it works again.
         let on_probation = |worker: &&Worker| !worker.record.is_trusted() && !worker.record.is_suspended(now);
@@ -115,10 +81,10 @@ impl Batcher {
         let Some(batch) = self.requests.get_mut(&id).and_then(|request| request.trial.take()) else { return };
         let Some(trial) = self.trials.get_mut(&batch) else { return };
         trial.open -= 1;
-        trial.is_answered_elsewhere |= worker != trial.worker;
+        trial.is_answered_by_another |= worker != trial.worker;
         if trial.open == 0
             && let Some(trial) = self.trials.remove(&batch)
-            && trial.is_answered_elsewhere
+            && trial.is_answered_by_another
         {
             self.strike(now, trial.worker);
         }
@@ -142,7 +108,7 @@ impl Batcher {
             self.trials.remove(&batch);
         }
         if tenant == Tenant::SERVER {
-            return; // There is nobody to protect: without tokens, all callers are one tenant.
+            return; // Without tokens, all callers are one tenant.
         }
         self.unshared.insert(tenant.id(), now.saturating_add(UNSHARED));
         let shared: Vec<RequestId> = self.cohorts.order(Cohort::Shared).map(|(.., id)| id).collect();

@@ -64,7 +64,7 @@ fn compare(seed: u64, operations: u64) -> usize {
     let (mut now, mut workers, mut last) = (Time::ZERO, Vec::new(), 0);
     let mut batches: Vec<(BatchId, WorkerId)> = Vec::new();
     let mut suspensions = 0;
-    // With one tenant, there is none to protect from another.
+    // Some seeds have one tenant, others several.
     let weights = [(1, 1), (2, 3), (3, 2)].map(|(id, weight)| tenants::tenant(id, weight));
     let tenants = if seed % 3 == 0 { vec![Tenant::SERVER] } else { weights.to_vec() };
     for step in 0..operations {

@@ -56,7 +56,7 @@ struct Request {
 struct Trial {
     worker: WorkerId,
     open: usize,
-    elsewhere: bool,
+    by_another: bool,
 }
 
 struct Working {
@@ -221,7 +221,7 @@ impl Reference {
             if before.len() >= config.max_queue_requests || waiting + rows > config.max_queue_rows {
                 return full;
             }
-            // A tenant has up to seven eighths of what it and nobody use.
+            // A tenant may have up to seven times what is left.
             let (own_requests, own_rows) = self.own(class);
             let left_requests = config.max_queue_requests - before.len() - 1;
             let left_rows = config.max_queue_rows - waiting - rows;
@@ -419,7 +419,7 @@ impl Reference {
     }
 
     /// True if the request is queued, or at a worker that is not overdue, or has ended.
-    fn is_elsewhere(&self, request: usize) -> bool {
+    fn is_in_another_place(&self, request: usize) -> bool {
         let Request { is_alive, queued, .. } = &self.requests[request];
         !is_alive || queued.is_some() || self.is_given(request)
     }
@@ -469,7 +469,7 @@ impl Reference {
             .copied()
             .collect();
         if requests.len() == 1 && !suspects.is_empty() {
-            return suspects.into_iter().find(|at| !self.is_elsewhere(*at));
+            return suspects.into_iter().find(|at| !self.is_in_another_place(*at));
         }
         let classes = self.classes(&suspects);
         if classes.len() == 1 {
@@ -482,7 +482,7 @@ impl Reference {
     }
 
     fn enqueue(&mut self, now: Time, at: usize) {
-        if self.is_elsewhere(at) {
+        if self.is_in_another_place(at) {
             return;
         }
         let with = self.with(now, self.requests[at].tenant);
@@ -606,10 +606,10 @@ impl Reference {
                 continue;
             }
             if let Some(trial) = self.requests[at].trial.take() {
-                let Trial { worker: failed, open, elsewhere } = &mut self.trials[trial];
-                *elsewhere |= *failed != worker;
+                let Trial { worker: failed, open, by_another } = &mut self.trials[trial];
+                *by_another |= *failed != worker;
                 *open = open.saturating_sub(1);
-                if *open == 0 && *elsewhere {
+                if *open == 0 && *by_another {
                     let failed = *failed;
                     self.strike(now, failed);
                 }
@@ -668,13 +668,13 @@ impl Reference {
             for at in &untried {
                 self.requests[*at].trial = Some(self.trials.len());
             }
-            self.trials.push(Trial { worker, open: untried.len(), elsewhere: false });
+            self.trials.push(Trial { worker, open: untried.len(), by_another: false });
             let working = self.workers.iter().find(|working| working.id == worker);
             if working.and_then(|working| working.suspended_until).is_some_and(|until| until <= now) {
                 self.suspend(now, worker);
             }
         }
-        let again: Vec<usize> = alive.into_iter().filter(|at| !self.is_elsewhere(*at)).collect();
+        let again: Vec<usize> = alive.into_iter().filter(|at| !self.is_in_another_place(*at)).collect();
         if given.requests.len() == 1 && again.len() == 1 {
             let had_failed = std::mem::replace(&mut self.requests[again[0]].failed_alone, true);
             if had_failed || !is_of_worker || !self.has_other(worker) {
