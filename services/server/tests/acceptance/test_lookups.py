@@ -307,3 +307,18 @@ def test_an_invalid_key_column_fails_lookups_of_its_dataset_with_the_reason_and_
     assert "column 'x' is of type Float64" in dataset["online"]["error"]
     with Client(server.location) as client, refused("UNAVAILABLE", "cannot be loaded", "column 'x' is of type Float64"):
         Lookup(client, dataset="rows")(x=[1])
+
+
+def test_get_schema_of_a_lookup_has_the_types_of_the_key_columns_under_the_names_of_the_caller(users: Server) -> None:
+    with Client(users.location) as client:
+
+        def schema(**wanted: Any) -> pa.Schema:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": wanted}).encode())
+            return client.flight.get_schema(descriptor).schema
+
+        assert schema(dataset="users") == pa.schema({"user_id": pa.int64()})
+        assert schema(dataset="users", key=["shown"]) == pa.schema({"shown": pa.int64()})
+        joined = schema(dataset="users", joins=[{"dataset": "users", "key": ["friend"]}])
+        assert joined == pa.schema({"user_id": pa.int64(), "friend": pa.int64()})
+        with refused("INVALID_ARGUMENT", "names 2 columns, expected 1"):
+            schema(dataset="users", key=["a", "b"])
