@@ -218,7 +218,7 @@ class Client:
                 `{"other": {"fraction": 0.25, "filter": "..."}}`. An epoch covers `dataset` once. As a list, it may name a dataset
                 several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
             seed: Shuffle seed. 0 is a regular seed, and None is the same as 0: the order never depends on chance.
-            shuffle: True or None for windows of the server's default size, a number for windows of so many rows, or False for the
+            shuffle: True or None for windows of the server's default size, a number for windows of that number of rows, or False for the
                 order of the files. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
                 True}`, `{"global": {}}` or `{"none": {}}`.
             partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number

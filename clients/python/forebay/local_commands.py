@@ -111,7 +111,7 @@ def _http_socket(server: LocalServer) -> Path:
 
 
 def _used_bytes(folder: Path) -> int:
-    """Returns the disk space of the files in a folder. Files that a server removes meanwhile do not count."""
+    """Returns the disk space of the files in a folder. Files that a server removes in the meantime do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:

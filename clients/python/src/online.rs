@@ -170,7 +170,7 @@ impl Ask for AskQueue {
     }
 }
 
-/// Returns `keys` with the types that the server expects for columns without a value, of which nobody else knows the type.
+/// Returns `keys` with the types that the server expects for columns without a value, whose type only the server knows.
 async fn with_types(
     client: &Client,
     command: impl FnOnce() -> Command,
@@ -274,7 +274,7 @@ impl Online {
     }
 }
 
-/// Waits for an answer for which no thread of Python waits, and logs notices of the client meanwhile.
+/// Waits for an answer for which no thread of Python waits, and logs notices of the client in the meantime.
 async fn with_notices<T>(answer: impl Future<Output = T>) -> T {
     let mut answer = std::pin::pin!(answer);
     loop {

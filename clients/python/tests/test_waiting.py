@@ -1,4 +1,4 @@
-"""Nobody waits in silence: what cannot succeed is an error at once, and what may succeed is reported while it fails."""
+"""Clients report why they wait: what cannot succeed is an error at once, and what may succeed is reported while it fails."""
 
 from __future__ import annotations
 

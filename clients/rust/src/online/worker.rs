@@ -25,7 +25,7 @@ pub struct Worker {
     credits: usize,
     slabs: Slabs,
     running: Option<Running>,
-    /// What the worker waits for, in notices.
+    /// Subject of the notices of the worker.
     subject: String,
     /// Attempts since the last received batch.
     attempts: Attempts,

@@ -1,4 +1,4 @@
-//! Notices about calls that take long, so that nobody waits without knowing for what.
+//! Notices about calls that take long, with what the client waits for and why.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Notices {
         });
     }
 
-    /// Runs `attempt` until the deadline of `progress`, and gives notices meanwhile. `None` if the deadline has expired.
+    /// Runs `attempt` until the deadline of `progress`, and gives notices in the meantime. `None` if the deadline has expired.
     pub(crate) async fn during<T>(
         &mut self,
         progress: &Progress,

@@ -1,4 +1,4 @@
-//! What a notice about a call that takes long says.
+//! Content of a notice about a call that takes long.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::Error;
 /// A call or a stream that waits for a server. Its text says what the client tries and why it fails.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// What the client waits for, such as `the plan of 'flights'`.
+    /// Subject of the wait, such as `the plan of 'flights'`.
     pub subject: String,
     /// URLs of the client, the preferred one first.
     pub urls: Vec<String>,

@@ -79,7 +79,7 @@ pub(crate) fn check_convertible(
     Err(Error::invalid(field, reason))
 }
 
-/// What a user can do about text, which a tensor cannot hold.
+/// Advice about text, which a tensor cannot hold.
 const TEXT_REMEDY: &str = "which a tensor cannot hold; leave it out, or select numbers such as hash_bucket(COLUMN, 100000) AS bucket";
 
 fn is_text(data_type: &DataType) -> bool {

@@ -139,10 +139,10 @@ class Grammar:
     def compared(self, op: str, family: str, depth: int, forced: tuple[int, Node] | None) -> Node:
         first = self.value(family, depth - 1)
         count = {"IS NULL": 0, "IS NOT NULL": 0, "BETWEEN": 2, "NOT BETWEEN": 2, "IN": 3, "NOT IN": 3}.get(op, 1)
-        others = [self.beside(first, depth) for _ in range(count)]
+        others = [self.counterpart(first, depth) for _ in range(count)]
         return self.node(op, [first, *others], forced, "bool")
 
-    def beside(self, first: Node, depth: int) -> Node:
+    def counterpart(self, first: Node, depth: int) -> Node:
         """Returns an operand to compare with `first`: often a literal near its values."""
         chance = self.rng.random()
         if chance < 0.03:
@@ -153,14 +153,14 @@ class Grammar:
             return self.column(self.rng.choice([name for name in ("date", "naive") if name in self.of]))
         return self.value(first.family, depth - 1)
 
-    def literal(self, beside: Node) -> Node:
-        names = sorted(beside.columns())
-        columns = [self.columns[name] for name in names if self.columns[name].kind.family == beside.family]
+    def literal(self, partner: Node) -> Node:
+        names = sorted(partner.columns())
+        columns = [self.columns[name] for name in names if self.columns[name].kind.family == partner.family]
         if not columns:
-            columns = self.of[beside.family]
+            columns = self.of[partner.family]
         column = self.rng.choice(columns)
         found = literals.near(self.rng, column.kind, column.values)
-        return found if found is not None else literals.null(beside.family)
+        return found if found is not None else literals.null(partner.family)
 
     def column(self, family: str) -> Node:
         return self.rng.choice(self.of[family]).node
@@ -198,7 +198,7 @@ class Grammar:
             of = self.column(self.rng.choice(self.comparable))
             operands = [of, self.literal(of), like, pick()]
         elif op == "NULLIF":
-            operands = [like, self.beside(like, 0)]
+            operands = [like, self.counterpart(like, 0)]
         else:
             operands = [like, pick()]
         return Node(op, tuple(operands), like.family, what=like.what, bits=like.bits)

@@ -24,7 +24,7 @@ decimal.getcontext().prec = 400
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 DAY_MS = 86_400_000
-# Rounding, truncation of bounds, escapes and orders of code units: what goes wrong with texts.
+# Rounding, truncation of bounds, escapes and orders of code units: frequent faults with texts.
 TEXTS = (
     *("", "a", "A", "b", "ab", "a b", "aé", "Jana", "Jürgen", "Jörg", "Katrin", "%", "_", "it's", "\\"),
     *("ä", "水", "\uffff", "\U00010000", "z" * 70, "\U0010ffff" * 20),

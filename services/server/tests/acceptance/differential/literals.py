@@ -81,7 +81,7 @@ def near_date(rng: random.Random, kind: Kind, value: int) -> Node:
 def clock(nanoseconds: int, digits: int) -> str:
     seconds, rest = divmod(nanoseconds, 10**9)
     fraction = f".{rest:09d}"[: digits + 1] if digits else ""
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
+    return f"{seconds // 3600:02d}:{(seconds // 60) % 60:02d}:{seconds % 60:02d}{fraction}"
 
 
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}

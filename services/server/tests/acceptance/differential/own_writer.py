@@ -113,7 +113,7 @@ class Physical:
 
     @property
     def has_physical_order(self) -> bool:
-        """Whether the type is ordered as its signed physical values, which every reader knows."""
+        """Returns true if the type is ordered as its signed physical values, which every reader knows."""
         return self.type in (BOOLEAN, INT32, INT64, FLOAT, DOUBLE) and not self.unsigned
 
     def value(self, value: Any) -> Any:
@@ -138,7 +138,7 @@ class Physical:
 
 
 def bounds(form: Physical, values: list, layout: Layout) -> tuple[bytes, bytes] | None:
-    """Returns the least and the greatest of plain values as they stand in statistics."""
+    """Returns the least and the greatest of plain values in the form of statistics."""
     known = [value for value in values if value == value]
     if layout.statistics == "nan" and form.kind.float_bits:
         nan = encodings.plain(form.type, [form.value(float("nan"))])

@@ -154,7 +154,7 @@ def expression(dataset: Dataset, number: int) -> Node:
     grammar = Grammar(random.Random(f"expression {dataset.seed} {number}"), dataset.columns)
     if is_pair(number):
         return pair(grammar, dataset.seed * EXPRESSIONS + number)
-    if number // 3 % 2:
+    if (number // 3) % 2:
         return grammar.simple()
     return grammar.condition(3) if number % 4 else grammar.anything(2)
 
