@@ -299,13 +299,13 @@ def test_an_invalid_key_column_fails_lookups_of_its_dataset_with_the_reason_and_
 ) -> None:
     pq.write_table(pa.table({"x": [1.5], "id": [1]}), tmp_path / "rows.parquet")
     server = pool.start({"rows": tmp_path / "rows.parquet"}, online="rows=x")
-    assert "column 'x' is of type Float64, expected integers, strings" in server.log()
+    assert "column 'x' is of type Float64, expected integers, decimals" in server.log()
     status, body = server.http_get("/readyz")
     assert status == 200 and "column 'x' is of type Float64" in json.loads(body)["failed"]["rows"]
     (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
     assert dataset["phase"] == "open" and dataset["online"]["snapshot"] is None
     assert "column 'x' is of type Float64" in dataset["online"]["error"]
-    with Client(server.location) as client, refused("UNAVAILABLE", "cannot be loaded", "column 'x' is of type Float64"):
+    with Client(server.location) as client, refused("INVALID_ARGUMENT", "cannot be loaded", "column 'x' is of type Float64"):
         Lookup(client, dataset="rows")(x=[1])
 
 
