@@ -84,6 +84,7 @@ fn train() -> v1::Train {
             filter: "a = '\u{e9}\"\\'".into(),
         }],
         max_pack_rows: 64,
+        semantics: Some(4),
     }
 }
 

@@ -69,8 +69,8 @@ impl Client {
     /// # Errors
     /// [`Error::Request`] if `urls` is empty, or a URL or a setting is invalid.
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, config: Config) -> Result<Self, Error> {
-        let urls = urls.into_iter().map(Into::into).collect();
-        Ok(Self { servers: Servers::new(urls, config)? })
+        let urls: Vec<String> = urls.into_iter().map(Into::into).collect();
+        Ok(Self { servers: Servers::new(&urls, config)? })
     }
 
     /// Passes notices about calls and streams that wait for a server to `hook`, instead of logging them as warnings: the first one

@@ -48,8 +48,9 @@ fn frame(job: &Job, input: &RecordBatch, slabs: &Slabs) -> Frame {
 fn bench(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let job_of = |input: &RecordBatch| {
-        let reader = runtime
-            .block_on(async { fixture::reader(fixture::store(&[input.clone()], 1 << 20).await).await });
+        let reader = runtime.block_on(async {
+            fixture::reader(fixture::store(std::slice::from_ref(input), 1 << 20).await).await
+        });
         fixture::job(&Train { batch_size: 1, ..Train::default() }, &reader)
     };
     let slabs = Slabs::new(1 << 30);

@@ -162,9 +162,9 @@ impl Error {
 
     /// Converts an error of a store: [`Error::Unavailable`] if another attempt may succeed, and otherwise [`Error::PermissionDenied`],
     /// [`Error::NotFound`] or [`Error::Unsupported`].
-    pub(crate) fn unavailable(location: impl Into<String>, error: object_store::Error) -> Self {
-        let (location, described) = (location.into(), describe(&error));
-        match Failure::of(&error) {
+    pub(crate) fn unavailable(location: impl Into<String>, error: &object_store::Error) -> Self {
+        let (location, described) = (location.into(), describe(error));
+        match Failure::of(error) {
             Failure::Denied => Self::PermissionDenied { location, source: Arc::new(described) },
             Failure::Missing => Self::NotFound { location, detail: described.to_string() },
             Failure::Unsupported => {

@@ -294,7 +294,7 @@ mod tests {
     use crate::Config;
 
     fn placement(locations: &[&str], config: Config) -> Placement {
-        let servers = Servers::new(vec!["grpc://127.0.0.1:1".into()], config).unwrap();
+        let servers = Servers::new(&["grpc://127.0.0.1:1".into()], config).unwrap();
         let locations: Vec<_> = locations.iter().map(|location| (*location).to_owned()).collect();
         Placement::new(&servers, &locations, 3)
     }

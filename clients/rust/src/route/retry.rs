@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn of(url: &str, config: Config) -> Servers {
-        Servers::new(vec![url.to_owned()], config).unwrap()
+        Servers::new(&[url.to_owned()], config).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

@@ -88,7 +88,7 @@ impl Servers {
     ///
     /// # Errors
     /// [`Error::Request`] if `urls` is empty, or if a URL or a setting of `config` is invalid.
-    pub(crate) fn new(urls: Vec<String>, config: Config) -> Result<Self, Error> {
+    pub(crate) fn new(urls: &[String], config: Config) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Request("urls: is empty, expected at least one server URL".into()));
         }
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     fn servers(urls: [&str; 3]) -> Servers {
-        Servers::new(urls.map(str::to_owned).into(), Config::default()).unwrap()
+        Servers::new(&urls.map(str::to_owned), Config::default()).unwrap()
     }
 
     fn target(servers: &Servers) -> Target {

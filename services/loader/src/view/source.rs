@@ -50,7 +50,7 @@ impl Reads {
             match source {
                 Source::Stored(column) => reads.add(*column),
                 Source::Computed(expression) => {
-                    expression.inputs().iter().for_each(|column| reads.add(*column))
+                    expression.inputs().iter().for_each(|column| reads.add(*column));
                 }
             }
         }

@@ -71,7 +71,7 @@ async fn null_items_of_many_list_columns_stay_with_their_items() {
         |column: usize| (0..ROWS).map(move |row| [0, 1, 7, 8, 9, 3, 40, 16][(row * 5 + column) % 8]);
     let is_null = |column: usize, row: usize, item: usize| match column % 4 {
         0 => false,
-        1 => row % 3 == 0 && item % 2 == 1,
+        1 => row.is_multiple_of(3) && item % 2 == 1,
         2 => item == 0,
         _ => row == ROWS - 1,
     };

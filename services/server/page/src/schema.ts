@@ -643,6 +643,11 @@ export interface components {
              * @description Time since the current snapshot was last verified against the store, in seconds; null if the dataset is not open.
              */
             snapshot_age_seconds: number | null;
+            /**
+             * Format: int64
+             * @description Size of the files in bytes; null if the dataset is not open.
+             */
+            stored_bytes: number | null;
             /** @description URL of the dataset's files. */
             url: string;
         };
@@ -688,8 +693,11 @@ export interface components {
          *     stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
          *     error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
          *     answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again;
+         *     `lookups_outdated`: the current snapshot of a dataset cannot be loaded for lookups, the reason has changed, or lookups follow the
+         *     dataset again;
          *     `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
-         *     `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or failed
+         *     `worker_left`: a worker disconnected from a queue; `worker_suspended`: a worker failed batches that other workers computed, and
+         *     receives none for a while; `cache_error`: the disk cache has damaged values, failed reads or failed
          *     writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
          *     server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
          *     of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
@@ -700,7 +708,7 @@ export interface components {
          *     session's batches varies by more than chance explains.
          * @enum {string}
          */
-        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "member_joined" | "member_left" | "member_draining" | "member_refused" | "member_list_held" | "member_list_adopted" | "member_list_failed" | "bottleneck_changed" | "label_skew";
+        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "lookups_outdated" | "queue_settings_changed" | "worker_joined" | "worker_left" | "worker_suspended" | "cache_error" | "reload_failed" | "draining" | "member_joined" | "member_left" | "member_draining" | "member_refused" | "member_list_held" | "member_list_adopted" | "member_list_failed" | "bottleneck_changed" | "label_skew";
         /** @description List of events. */
         EventList: {
             /** @description Events, oldest first. */
@@ -960,11 +968,13 @@ export interface components {
             queued_rows: number;
             /**
              * Format: double
-             * @description Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
-             *     requests.
+             * @description Arrival rate in requests per second, including requests that were refused because the queue was too long: the lower of the rates
+             *     over the last 4 and the last 32 requests.
              */
             requests_per_second: number;
-            /** @description Number of connected workers that are not overdue. */
+            /** @description Number of workers that failed batches which other workers computed. They receive no batches for a while. */
+            suspended_workers: number;
+            /** @description Number of connected workers that are neither overdue nor suspended. */
             workers: number;
         };
         /** @description A server of the cluster. */
@@ -1182,8 +1192,9 @@ export interface components {
             eager_dispatch: boolean;
             /**
              * Format: int32
-             * @description Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
-             *     disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
+             * @description Number of attempts after which the requests of a lost batch are sent apart from others, at least 1. A batch is lost if its worker
+             *     disconnects or is overdue. A request that is then lost alone fails. The requests of a batch whose worker reports an error are
+             *     sent apart at once. Default: 2.
              * @default 2
              */
             max_attempts: number;
@@ -1266,8 +1277,8 @@ export interface components {
              * @description Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
              *     `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
              *     `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
-             *     cost more latency than it saves; `drain`: the server is shutting down; `alone`: the request failed together with others, and
-             *     is computed by itself.
+             *     cost more latency than it saves; `drain`: the server is shutting down; `alone`: the requests are sent apart from others, because
+             *     a batch with them failed, or other requests of their token failed.
              */
             close_reasons: {
                 [key: string]: number;
@@ -1321,6 +1332,13 @@ export interface components {
             };
             /** @description Names of datasets that are being opened for the first time. */
             opening: string[];
+            /**
+             * @description Reason for each dataset whose lookups are answered from an earlier snapshot, because the current one cannot be loaded or was
+             *     rejected, by the name of the dataset. The server is ready nevertheless.
+             */
+            outdated: {
+                [key: string]: string;
+            };
             /** @description Names of datasets whose lookup index is being built for the first time. */
             preparing: string[];
             /** @description False while no call of this server to its own name (`advertise`) has reached it. Always true without `members`. */
@@ -1418,6 +1436,7 @@ export interface components {
              * @description Number of parallel streams per rank.
              */
             lanes: number;
+            loading: components["schemas"]["WindowLoad"] | null;
             /**
              * Format: double
              * @description Fraction of `batches_total` that was sent, 0 to 1.
@@ -1585,8 +1604,8 @@ export interface components {
             points: components["schemas"]["CurvePoint"][];
             /**
              * Format: double
-             * @description Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
-             *     requests.
+             * @description Arrival rate in requests per second, including requests that were refused because the queue was too long: the lower of the rates
+             *     over the last 4 and the last 32 requests.
              */
             requests_per_second: number;
         };
@@ -1648,6 +1667,31 @@ export interface components {
              * @description Upper bound of the speedup, as a factor of at least 1.
              */
             speedup: number;
+        };
+        /** @description Progress of loading shuffle windows into memory. */
+        WindowLoad: {
+            /**
+             * Format: int64
+             * @description Number of blocks of the windows.
+             */
+            blocks: number;
+            /**
+             * Format: int64
+             * @description Number of blocks in memory.
+             */
+            blocks_done: number;
+            /**
+             * Format: int64
+             * @description Estimated size of the windows in memory, in bytes.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description Size of the blocks in memory, in bytes.
+             */
+            bytes_done: number;
+            /** @description True if the windows wait for memory that other streams use. */
+            waits_for_memory: boolean;
         };
     };
     responses: never;
@@ -1714,6 +1758,7 @@ export type State = components['schemas']['State'];
 export type ThroughputLatencyCurve = components['schemas']['ThroughputLatencyCurve'];
 export type Verdict = components['schemas']['Verdict'];
 export type WhatIf = components['schemas']['WhatIf'];
+export type WindowLoad = components['schemas']['WindowLoad'];
 export type $defs = Record<string, never>;
 export interface operations {
     list_callers: {

@@ -64,6 +64,7 @@ struct Dataset {
 
 /// State of a dataset.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "there is one of each dataset, and most are open")]
 pub(crate) enum Phase {
     /// The first snapshot is being taken.
     Opening { files_done: u64, files: u64 },

@@ -58,7 +58,7 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     let limit = reads.timeout * 5;
     let failed = |kind: io::ErrorKind, reason: String| {
         let source = Box::new(io::Error::new(kind, reason));
-        Error::unavailable(location.url(), object_store::Error::Generic { store: "local", source })
+        Error::unavailable(location.url(), &object_store::Error::Generic { store: "local", source })
     };
     let permit = timeout(limit, Arc::clone(&reads.listing).acquire_owned()).await;
     let busy = |_| {
@@ -215,7 +215,7 @@ fn walk_error(location: &Location, error: object_store::Error) -> Error {
             location: location.url().to_owned(),
             detail: "no such file or folder".to_owned(),
         },
-        error => Error::unavailable(location.url(), error),
+        error => Error::unavailable(location.url(), &error),
     }
 }
 

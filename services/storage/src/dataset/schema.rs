@@ -96,18 +96,15 @@ fn without_differences(first: &DataType, second: &DataType, declared: &DataType)
         let field = Field::new(first.name(), data_type, nullable);
         Arc::new(field.with_metadata(first.metadata().clone()))
     };
-    match (list_item(first), list_item(second), declared) {
-        (Some(a), Some(b), DataType::List(of_declared)) => {
-            let item = item(a, b, of_declared);
-            return match (first, second) {
-                (DataType::LargeList(_), DataType::LargeList(_)) => DataType::LargeList(item),
-                (DataType::FixedSizeList(_, n), DataType::FixedSizeList(_, m)) if n == m => {
-                    DataType::FixedSizeList(item, *n)
-                }
-                _ => DataType::List(item),
-            };
-        }
-        _ => {}
+    if let (Some(a), Some(b), DataType::List(of_declared)) = (list_item(first), list_item(second), declared) {
+        let item = item(a, b, of_declared);
+        return match (first, second) {
+            (DataType::LargeList(_), DataType::LargeList(_)) => DataType::LargeList(item),
+            (DataType::FixedSizeList(_, n), DataType::FixedSizeList(_, m)) if n == m => {
+                DataType::FixedSizeList(item, *n)
+            }
+            _ => DataType::List(item),
+        };
     }
     match (first, second, declared) {
         (DataType::Struct(a), DataType::Struct(b), DataType::Struct(c))

@@ -250,7 +250,7 @@ impl FileValues {
                 let column = batch.columns().first().map(Arc::clone);
                 column.unwrap_or_else(|| new_empty_array(&DataType::Null))
             });
-        let found = batch.as_ref().map_or(0, |column| column.len());
+        let found = batch.as_ref().map_or(0, arrow_array::Array::len);
         if found != expected {
             let comparison = if found < expected { "fewer" } else { "more" };
             let detail = format!("the pages hold {comparison} rows than the footer claims");

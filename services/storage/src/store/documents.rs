@@ -61,7 +61,7 @@ impl Documents {
         };
         let listed = request::list(&self.location, &path, |meta| name_of(meta).is_some()).await;
         let mut found = Vec::new();
-        for meta in listed.map_err(|error| Error::unavailable(&url, error))? {
+        for meta in listed.map_err(|error| Error::unavailable(&url, &error))? {
             let Some(name) = name_of(&meta) else { continue };
             found.push(DocumentMeta {
                 name,
@@ -149,7 +149,7 @@ impl Documents {
         let deletion = async move { object_store::ObjectStoreExt::delete(&store, &path).await };
         match tracked(request::in_time(&self.location, 0, deletion)).await.0 {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::unavailable(url, error)),
+            Err(error) => Err(Error::unavailable(url, &error)),
         }
     }
 

@@ -35,7 +35,7 @@ const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
 /// cannot be read, or not within the timeout.
 pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads) -> Result<Bytes, Error> {
     let file = LocalFileSystem::new().path_to_filesystem(&target.path);
-    let file = file.map_err(|error| Error::unavailable(&target.url, error))?;
+    let file = file.map_err(|error| Error::unavailable(&target.url, &error))?;
     let (pinned, slabs) = (target.clone(), reads.slabs.clone());
     let permit = reads.permit().await.map_err(|busy| late(target, busy))?;
     let limit = reads.timeout + Duration::from_secs((range.end - range.start) / MIN_BYTES_PER_SECOND);
@@ -90,7 +90,7 @@ fn read_error(target: &Target, error: io::Error) -> Error {
         io::ErrorKind::UnexpectedEof => target.changed("fewer bytes"),
         _ => {
             let error = object_store::Error::Generic { store: "local", source: Box::new(error) };
-            Error::unavailable(&target.url, error)
+            Error::unavailable(&target.url, &error)
         }
     }
 }

@@ -114,7 +114,7 @@ fn read_error(target: &Target, error: object_store::Error) -> Error {
         object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
             target.changed("another version")
         }
-        error => Error::unavailable(&target.url, error),
+        error => Error::unavailable(&target.url, &error),
     }
 }
 
@@ -143,7 +143,7 @@ fn if_found<T>(outcome: object_store::Result<T>, url: &str) -> Result<Option<T>,
     match outcome {
         Ok(found) => Ok(Some(found)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(Error::unavailable(url, error)),
+        Err(error) => Err(Error::unavailable(url, &error)),
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) async fn put(
         let put = in_time(location, length, local_object::put(path.clone(), bytes, mode));
         return match observed("put", put).await {
             Ok(()) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
-            Err(error) => Err(Error::unavailable(url, error)),
+            Err(error) => Err(Error::unavailable(url, &error)),
         };
     }
     let payload = PutPayload::from_bytes(bytes);
@@ -176,7 +176,7 @@ pub(crate) async fn put(
             outcome => outcome.map(drop),
         }
     };
-    observed("put", put_in_mode).await.map_err(|error| Error::unavailable(url, error))
+    observed("put", put_in_mode).await.map_err(|error| Error::unavailable(url, &error))
 }
 
 /// Runs a request that transfers `bytes` bytes. Requests to a local folder are bounded in number and time; for other locations the

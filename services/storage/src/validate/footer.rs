@@ -258,7 +258,7 @@ fn check_chunk(column: &ColumnChunkMetaData, group: &RowGroupMetaData, end: u64)
     if values < 0 || (!nested && values != group.num_rows()) {
         return Err(format!("{values} values for {} rows", group.num_rows()));
     }
-    if let Some(nulls) = column.statistics().and_then(|known| known.null_count_opt())
+    if let Some(nulls) = column.statistics().and_then(parquet::file::statistics::Statistics::null_count_opt)
         && nulls > values.unsigned_abs()
     {
         return Err(format!("{nulls} nulls among {values} values"));

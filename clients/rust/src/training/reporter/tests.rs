@@ -65,7 +65,7 @@ async fn reports_continue_after_the_server_has_rejected_the_token() {
         tickets: Vec::new(),
         resolved: Train { dataset: "flights".into(), ..Train::default() },
     };
-    let servers = Servers::new(vec![url], Config::default()).unwrap();
+    let servers = Servers::new(&[url], Config::default()).unwrap();
     let _reporting = AbortOnDropHandle::new(tokio::spawn(report(Job::new(&servers, plan))));
     // The pauses after the rejections are 2 s and 4 s; later reports follow after 1 s.
     let accepted = seen.wait_for(|calls| *calls >= 4);

@@ -41,7 +41,8 @@ impl Batcher {
     pub(super) fn usable(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
         let has_healthy = self.healthy(now).next().is_some();
         self.workers.iter().filter(move |(_, worker)| {
-            !worker.is_overdue && !(has_healthy && worker.record.is_suspended(now))
+            let gives_way = has_healthy && worker.record.is_suspended(now);
+            !worker.is_overdue && !gives_way
         })
     }
 

@@ -66,7 +66,7 @@ fn compare(seed: u64, operations: u64) -> usize {
     let mut suspensions = 0;
     // Some seeds have one tenant, others several.
     let weights = [(1, 1), (2, 3), (3, 2)].map(|(id, weight)| tenants::tenant(id, weight));
-    let tenants = if seed % 3 == 0 { vec![Tenant::SERVER] } else { weights.to_vec() };
+    let tenants = if seed.is_multiple_of(3) { vec![Tenant::SERVER] } else { weights.to_vec() };
     for step in 0..operations {
         let most = random.u64(1..3000);
         now += Duration::from_micros(random.u64(0..most));

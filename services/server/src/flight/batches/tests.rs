@@ -349,7 +349,7 @@ fn no_hostile_stream_takes_more_than_a_few_times_its_bytes() {
             match reader.read_here(message) {
                 Ok(Received::Batch(Ok(rows))) => {
                     let bytes: usize =
-                        rows.rows.columns().iter().map(|column| column.get_buffer_memory_size()).sum();
+                        rows.rows.columns().iter().map(arrow_array::Array::get_buffer_memory_size).sum();
                     assert!(bytes <= message.data_body.len() + (64 << 10), "{name}: {bytes}");
                     is_read = true;
                 }

@@ -77,8 +77,9 @@ impl Notes {
         let room = room.and_then(|bytes| Arc::clone(&self.shared.room).try_acquire_many_owned(bytes).ok());
         // The count is incremented before sending, because the writer may decrement it at once.
         self.shared.count.send_modify(|count| *count += 1);
-        let queued = room.map(|_room| self.shared.pending.try_send(Queued { record, bytes, _room }));
-        if !matches!(queued, Some(Ok(()))) {
+        let is_queued =
+            room.is_some_and(|_room| self.shared.pending.try_send(Queued { record, bytes, _room }).is_ok());
+        if !is_queued {
             self.shared.count.send_modify(|count| *count -= 1);
             self.shared.forget(&id);
         }

@@ -71,7 +71,7 @@ async fn search(location: &Location, (folder, name): (Path, &'static str)) -> Re
     let log = folder.clone().join(name);
     let objects = location.store().list(Some(&log));
     let found = observed("list", file_of_log(name, &log, objects)).await;
-    let found = found.map_err(|error| Error::unavailable(location.url(), error))?;
+    let found = found.map_err(|error| Error::unavailable(location.url(), &error))?;
     Ok(found.map(|(file, format)| Table { folder, file, format }))
 }
 
