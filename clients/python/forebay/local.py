@@ -156,7 +156,8 @@ class LocalServer:
             entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
         except OSError:
             return []
-        theirs = dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if entry)
+        pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
+        theirs = {name: value for name, _, value in pairs}
         names = sorted({*theirs, *os.environ})
         return [name for name in names if name.startswith(prefixes) and theirs.get(name) != os.environ.get(name)]
 

@@ -202,7 +202,9 @@ def _check_not_collated() -> None:
         RuntimeError: It is.
     """
     caller = sys._getframe(1).f_back
-    fetcher = None if caller is None else caller.f_locals.get("self")
+    # The locals of any other frame are not read: a frame keeps the values that were read alive.
+    is_fetcher = caller is not None and caller.f_code.co_name == "__init__" and caller.f_code.co_filename.endswith("fetch.py")
+    fetcher = caller.f_locals.get("self") if caller is not None and is_fetcher else None
     if fetcher is not None and type(fetcher).__name__ == "_IterableDatasetFetcher" and fetcher.auto_collation:
         raise RuntimeError(
             "the DataLoader would combine batches of this dataset to larger ones with one more dimension, because it has a "

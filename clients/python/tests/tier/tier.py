@@ -293,8 +293,10 @@ def start_behind(
     servers = []
     for proxy in proxies:
         place = {"members": f"file:{members}", "advertise": proxy.name, "config": config, "state": folder / "state"}
-        server = pool.start(datasets, **place)
+        # A server becomes ready when it reaches itself at its name.
+        server = pool.start(datasets, becomes_ready=False, **place)
         proxy.target = server.grpc
+        until(lambda: server.http_get("/readyz")[0] == 200, 60, server.log_tail)
         servers.append(server)
     names = {proxy.name for proxy in proxies}
     for server in servers:

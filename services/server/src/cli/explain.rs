@@ -93,9 +93,9 @@ impl Explain {
         runtime(settings.io_threads, settings.blocking_threads, &settings.storage)?.block_on(async {
             let source = match &self.server {
                 Some(url) => {
-                    let is_http = url.starts_with("http://") || url.starts_with("https://");
+                    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
                     anyhow::ensure!(
-                        is_http,
+                        matches!(scheme, None | Some("http" | "https")),
                         "--server: '{url}' is not the URL of the dashboard, expected http://HOST:PORT or https://HOST:PORT, by default \
                          with port 8816; port 8815 is that of gRPC"
                     );

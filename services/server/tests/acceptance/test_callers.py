@@ -404,7 +404,8 @@ def test_the_headers_of_the_answers_of_a_queue_are_charged(start: Callable[..., 
         for _ in range(count):
             chunk = reader.read_chunk()
             assert chunk.data is not None, chunk.app_metadata.to_pybytes()
-        until(lambda: unsent(server) == 0)
+        # The schema of the answers is charged while the worker is connected.
+        until(lambda: unsent(server) < 2 << 20)
 
 
 def test_a_request_to_a_queue_is_charged_to_its_caller_until_the_answer_of_the_worker(
@@ -520,8 +521,8 @@ def test_requests_of_a_failed_batch_are_charged_while_they_wait_for_another_atte
         both = held()
         working = threading.Thread(target=serve, args=(server.location, model, 1, options("third")), daemon=True)
         working.start()
-        # After two failures, each request is tried alone.
-        assert [attempts.get(timeout=60) for _ in range(3)] == [200, 200, 100]
+        # A batch that fails is split into halves.
+        assert [attempts.get(timeout=60) for _ in range(2)] == [200, 100]
         assert held() == both, "one request is at the worker, the other one waits"
         proceeds.set()
         for _ in range(2):

@@ -190,7 +190,7 @@ def test_an_invalid_lookup_is_rejected_by_name(users: Server, pool: Pool, tmp_pa
         (users, {"dataset": "users", "columns": ["nmae"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["columns", "'nmae'", "'name'"]),
         (users, {"dataset": "users", "filter": "f0 >"}, {"user_id": [1]}, "INVALID_ARGUMENT", ["filter"]),
         (users, {"dataset": "users", "group_by": ["name"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["group_by"]),
-        (users, {"dataset": "users"}, {"id": [1]}, "INVALID_ARGUMENT", ["users", "no column 'user_id'"]),
+        (users, {"dataset": "users"}, {"id": [1]}, "INVALID_ARGUMENT", ["keys", "no column 'user_id'"]),
         (users, {"dataset": "users"}, {"user_id": ["1"]}, "INVALID_ARGUMENT", ["user_id", "Utf8", "Int64"]),
         (users, {"dataset": "users", "max_age_seconds": -1}, {"user_id": [1]}, "INVALID_ARGUMENT", ["max_age_seconds", "-1"]),
         (users, {"dataset": "users"}, {"user_id": range(70_000)}, "INVALID_ARGUMENT", ["70000", "65536"]),

@@ -26,13 +26,14 @@ from test_unary import get, key_columns
 FILE_ROWS, COLUMNS = 16_384, 24
 TRAIN: dict[str, Any] = {"dataset": "rows", "batch_size": 1024, "shuffle": {"window_rows": 2 * FILE_ROWS}}
 
-# Metrics that exist only if trainers send reports, if a GPU cost is configured, if a worker was overdue, if a call was refused, or if the
-# server has members. Here this is not the case.
+# Metrics that exist only if trainers send reports, if a GPU cost is configured, if a worker was overdue or suspended, if a call was
+# refused, or if the server has members. Here this is not the case.
 ABSENT_HERE = {
     "forebay_trainer_seconds_total",
     "forebay_trainer_gpu_seconds_total",
     "forebay_idle_gpu_cost_total",
     "forebay_queue_overdue_total",
+    "forebay_queue_suspensions_total",
     "forebay_caller_refusals_total",
     "forebay_members",
     "forebay_streams_placed_total",

@@ -178,9 +178,10 @@ def test_each_datatype_has_its_field_of_typed_contents(server: Server) -> None:
     ("names", "words"),
     [
         (["score", "label", "score"], "outputs: 'score' is named twice, expected each output once"),
-        (["score"] * 115_000, "outputs: names 115000 outputs, expected at most 1024"),
+        (["score"] * 1025, "outputs: names 1025 outputs, expected at most 1024"),
+        (["score"] * 115_000, "of memory"),
     ],
-    ids=["twice", "many"],
+    ids=["twice", "many", "large"],
 )
 def test_outputs_that_are_named_repeatedly_are_rejected_before_the_request_is_queued(
     server: Server, names: list[str], words: str
