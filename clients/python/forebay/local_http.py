@@ -79,14 +79,18 @@ class Dashboard(ThreadingHTTPServer):
 
 
 class _Forwarding(BaseHTTPRequestHandler):
-    server: Dashboard
+    @property
+    def dashboard(self) -> Dashboard:
+        """The server that received the request."""
+        assert isinstance(self.server, Dashboard)
+        return self.server
 
     def do_GET(self) -> None:  # noqa: N802
         """Passes a request to the server, or exchanges the token of the URL for a cookie."""
         given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
         if self._is_token(given):
             self.send_response(303)
-            self.send_header("Set-Cookie", f"{self.server.cookie}={self.server.token}; HttpOnly; SameSite=Strict; Path=/")
+            self.send_header("Set-Cookie", f"{self.dashboard.cookie}={self.dashboard.token}; HttpOnly; SameSite=Strict; Path=/")
             self.send_header("Location", "/")
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("Content-Length", "0")
@@ -102,11 +106,11 @@ class _Forwarding(BaseHTTPRequestHandler):
         """Logs nothing: the URL has the token."""
 
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.server.token.encode())
+        return hmac.compare_digest(given.encode(), self.dashboard.token.encode())
 
     def _cookie(self) -> str:
         try:
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.dashboard.cookie)
         except CookieError:
             return ""
         return "" if found is None else found.value
@@ -115,7 +119,7 @@ class _Forwarding(BaseHTTPRequestHandler):
         """Sends the request over the socket, and copies the answer until the server ends it."""
         headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_FORWARDED}
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        connection = UnixConnection(self.server.path, timeout=None)
+        connection = UnixConnection(self.dashboard.path, timeout=None)
         self.close_connection = True
         try:
             connection.request(self.command, self.path, body or None, headers)
