@@ -6,7 +6,7 @@
 //! servers: the URLs of the client, for calls without locations. failback: the time of the return to the first one
 //!     |
 //! dial: the addresses of a host --> transport: one gRPC connection
-//! retry: the attempts of a call. notices, waiting: what the user is told while they fail
+//! retry: the attempts of a call. notices, waiting: reports to the user while they fail
 //! ```
 
 use std::{sync::Arc, time::Duration};

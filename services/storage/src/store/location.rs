@@ -348,7 +348,7 @@ fn remote(
 /// Checks that an endpoint is encrypted, unless the variable `name` of the environment allows another one.
 ///
 /// # Errors
-/// What to set.
+/// Advice on the variable to set.
 fn check_encrypted(endpoint: Option<String>, allows_http: Option<String>, name: &str) -> Result<(), String> {
     let Some(endpoint) = endpoint.filter(|endpoint| endpoint.starts_with("http://")) else { return Ok(()) };
     let is_allowed = allows_http.is_some_and(|value| {

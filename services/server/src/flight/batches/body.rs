@@ -45,7 +45,7 @@ impl<'a> Checked<'a> {
     /// Checks the header of a batch against its columns and its body.
     ///
     /// # Errors
-    /// What is wrong with the batch, and what was expected.
+    /// Description of the fault of the batch, with the expected form.
     pub(super) fn new(
         columns: &'a Columns,
         batch: Encoded<'_>,

@@ -16,7 +16,7 @@ const MAX_RATIO: usize = 4;
 /// Verifies a header: its size, and that what is read from it is in proportion to its size.
 ///
 /// # Errors
-/// What is wrong with the header, and what was expected.
+/// Description of the fault of the header, with the expected form.
 pub(super) fn verified(header: &[u8]) -> Result<Message<'_>, String> {
     if header.len() > MAX_HEADER_BYTES {
         let found = header.len();
