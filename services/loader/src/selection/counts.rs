@@ -371,31 +371,34 @@ impl Counter {
         progress: &(impl Fn(CountProgress) + Send + Sync),
     ) -> Result<Blocks, Error> {
         let blocks = reader.snapshot().blocks();
-        let mut done = CountProgress { blocks: blocks.len() as u64, ..CountProgress::default() };
-        let mut counted = Vec::with_capacity(blocks.len());
+        let done = &Mutex::new(CountProgress { blocks: blocks.len() as u64, ..CountProgress::default() });
         let by_partitions = match &selection.filter {
             Some(filter) => kept_by_partitions(reader, (&self.pool, self.flow), filter).await?,
             None => vec![None; blocks.len()],
         };
-        let mut each = stream::iter(by_partitions.into_iter().enumerate())
+        // The rows are in the order of the blocks, as is the first error. Progress is reported when a block is counted.
+        let each = stream::iter(by_partitions.into_iter().enumerate())
             .map(|(block, kept)| async move {
-                if let Some(known) = entry.counted(block) {
-                    return Ok(known);
-                }
-                let counted = self.block(reader, selection, block, kept).await?;
-                let rows = (counted.rows, counted.was_read);
-                entry.note(block, counted);
+                let (rows, was_read) = match entry.counted(block) {
+                    Some(known) => known,
+                    None => {
+                        let counted = self.block(reader, selection, block, kept).await?;
+                        let rows = (counted.rows, counted.was_read);
+                        entry.note(block, counted);
+                        rows
+                    }
+                };
+                let mut done = done.lock();
+                done.rows += u64::from(blocks[block].rows);
+                done.blocks_done += 1;
+                done.blocks_read += u64::from(was_read);
+                done.rows_kept += u64::from(rows);
+                progress(*done);
                 Ok::<_, Error>(rows)
             })
             .buffered(self.config.concurrent_blocks.max(1));
-        while let Some((rows, was_read)) = each.try_next().await? {
-            done.rows += u64::from(blocks[counted.len()].rows);
-            done.blocks_done += 1;
-            done.blocks_read += u64::from(was_read);
-            done.rows_kept += u64::from(rows);
-            counted.push(rows);
-            progress(done);
-        }
+        let counted: Vec<u32> = each.try_collect().await?;
+        let done = *done.lock();
         let (mut taken, has_keys) = (entry.take(), !selection.keys.is_empty());
         let join = move || {
             let runs = (0..counted.len()).map(|block| taken.remove(&block)?.runs);
