@@ -21,6 +21,8 @@ from server import Pool, Server, until
 from test_lookups import Lookup
 
 EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
+# Streams of other writers, see record.py.
+MESSAGES = Path(__file__).with_name("messages")
 MIB = 1 << 20
 SLACK = 64 * MIB
 USERS = 5000
@@ -95,6 +97,57 @@ def header_of(serialized: pa.Buffer) -> bytes:
     """The header of an encapsulated message."""
     length = struct.unpack("<I", serialized[4:8])[0]
     return serialized[8 : 8 + length].to_pybytes()
+
+
+def fields(message: bytes) -> dict[int, bytes]:
+    """The fields of a protobuf message of which each is a string or a message."""
+    at, found = 0, {}
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, length = varint() >> 3, varint()
+        found[number] = message[at : at + length]
+        at += length
+    return found
+
+
+def stream_of(answers: Iterable[bytes]) -> pa.Table:
+    """The rows of the messages of a Flight call."""
+    stream = b""
+    for parts in map(fields, answers):
+        header = parts.get(2, b"")
+        if header:
+            padding = bytes(-len(header) % 8)
+            stream += b"\xff\xff\xff\xff" + struct.pack("<I", len(header) + len(padding)) + header + padding
+            stream += parts.get(1000, b"")
+    return pa.ipc.open_stream(stream).read_all()
+
+
+def messages_of(stream: bytes) -> Iterator[bytes]:
+    """The messages of an IPC stream as those of a Flight call."""
+    for part in pa.ipc.MessageReader.open_stream(stream):
+        yield message(part.metadata.to_pybytes(), part.body.to_pybytes() if part.body else b"")
+
+
+@pytest.mark.parametrize("stream", sorted(MESSAGES.glob("*.arrows")), ids=lambda path: path.stem)
+def test_messages_of_other_writers_than_arrow_c_are_read(users: Server, stream: Path) -> None:
+    recorded = stream.read_bytes()
+    expected = pa.ipc.open_stream(recorded).read_all()["id"].to_pylist()
+    assert expected[0] % 7 == 0 and len(expected) > 20
+    first = message(descriptor=field(2, json.dumps({"lookup": {"dataset": "users"}}).encode()))
+    with grpc.insecure_channel(users.grpc) as channel:
+        answers = channel.stream_stream(EXCHANGE)(iter([first, *messages_of(recorded)]), timeout=60)
+        read = stream_of(answers)
+    assert read["id"].to_pylist() == expected
+    assert read["age"].to_pylist() == [number % 100 for number in expected]
 
 
 def shared_buffers(columns: int, body_bytes: int, text: bool) -> tuple[bytes, bytes, bytes]:
