@@ -2,7 +2,6 @@
 
 use std::{
     future::poll_fn,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -279,14 +278,17 @@ impl Drop for Working {
     }
 }
 
-/// Does `work`, and records each of its turns with `begin`. The time between two turns is no time of the work.
-pub(crate) async fn recorded_turns<T>(begin: impl Fn() -> Working, work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    poll_fn(|context| {
+/// Does `work`, and records each of its turns with `begin`. The time between two turns is no time of the work. Assembly and decoding are
+/// several kilobytes of state: `work` is boxed at once, so that the pool does not copy it each time that it takes it over.
+pub(crate) fn recorded_turns<T>(
+    begin: impl Fn() -> Working,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    let mut work = Box::pin(work);
+    poll_fn(move |context| {
         let _working = begin();
         work.as_mut().poll(context)
     })
-    .await
 }
 
 /// Registration of a stream that waits for blocks. Dropping it ends the wait.
