@@ -120,7 +120,32 @@ fn bench(criterion: &mut Criterion) {
         });
     }
     group.finish();
+    one_of_many_columns(criterion, &runtime);
     wide_neighbours(criterion, &runtime);
+}
+
+/// One column of one block, in an order in which no block follows its predecessor. The whole footers of the wide files are larger than
+/// the memory for footers.
+fn one_of_many_columns(criterion: &mut Criterion, runtime: &tokio::runtime::Runtime) {
+    const FILES: usize = 48;
+    const ROWS: usize = 512;
+    let config = forebay_storage::Config { footer_memory_bytes: 16 << 20, ..Default::default() };
+    let mut group = criterion.benchmark_group("one column of a shuffled block");
+    for columns in [10, 5_000] {
+        let files = vec![fixture::floats(columns, ROWS); FILES];
+        let reader = runtime.block_on(async {
+            fixture::reader_with(fixture::store(&files, ROWS).await, config.clone()).await
+        });
+        let mut block = 0;
+        group.bench_function(format!("files of {columns} columns"), |bench| {
+            bench.iter(|| {
+                block = (block + 7) % FILES;
+                let block = runtime.block_on(reader.fetch(block, &[3])).expect("a block");
+                block.decode(ROWS).for_each(|chunk| drop(black_box(chunk.expect("rows"))));
+            });
+        });
+    }
+    group.finish();
 }
 
 /// Takes `batches` batches of a new stream.
