@@ -29,6 +29,33 @@ _RENAMED_WITHIN = {
 }
 
 
+def check_form(state: Any) -> None:
+    """Checks that an object is a state.
+
+    Raises:
+        TypeError: It is something else, such as a whole checkpoint with a state in it.
+        CheckpointMismatchError: Its version is unknown.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"the state is of type {type(state).__name__}, expected the dict that state_dict() returned")
+    if "version" not in state or "request" not in state:
+        found = ", ".join(repr(key) for key in list(state)[:8])
+        raise TypeError(f"the state has the keys {found}, expected the dict that state_dict() returned, which may be one of their values")
+    if state["version"] != STATE_VERSION:
+        raise CheckpointMismatchError(f"the state has version {state['version']}, expected {STATE_VERSION}")
+
+
+def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Checks that a state is of the dataset of a request, before a server is asked for the snapshot of the state.
+
+    Raises:
+        CheckpointMismatchError: It is of another one.
+    """
+    saved = state["request"].get("dataset")
+    if saved != given["dataset"]:
+        raise CheckpointMismatchError(f"the state was saved with dataset {saved!r}, but dataset is {given['dataset']!r}")
+
+
 def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request of a dataset that continues at a state: its own fields, and those of the state that it lacks.
 

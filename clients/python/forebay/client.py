@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Seq
 
 import numpy as np
 
-from forebay import ranks, sending
+from forebay import arguments, ranks, sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
 from forebay.conversion import Missing, Strings
@@ -125,6 +125,9 @@ def connect(
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
     options["trusted_hosts"] = list(trusted_hosts)
+    for url in urls:
+        if not isinstance(url, str):
+            raise TypeError(f"a URL is {url!r}, expected strings such as 'grpc://127.0.0.1:8815'")
     return Client(urls, options)
 
 
@@ -282,24 +285,24 @@ class Client:
         if partitions is not None:
             if "partitions" in (order or {}):
                 raise TypeError("train() takes partitions as an argument or in shuffle, not both")
-            order = {**(order or {}), "partitions": partitions}
+            order = {**(order or {}), "partitions": arguments.whole_number("partitions", partitions, least=1)}
         request: dict[str, Any] = {
-            "dataset": dataset,
-            "batch_size": batch_size,
-            "seed": 0 if seed is None else seed,
-            "lanes": lanes,
-            "epoch": epoch,
+            "dataset": arguments.text("dataset", dataset),
+            "batch_size": arguments.whole_number("batch_size", batch_size, least=1),
+            "seed": 0 if seed is None else arguments.whole_number("seed", seed),
+            "lanes": arguments.whole_number("lanes", lanes, least=1),
+            "epoch": arguments.whole_number("epoch", epoch),
             **_projection(columns, tensors, select, filter),
             **_given(
-                dedupe=_tensors(dedupe, "tensor"),
+                dedupe=arguments.tensors("dedupe", dedupe, "tensor"),
                 mix=_mixed(mix),
-                group_by=_listed(group_by),
-                max_pack_rows=max_pack_rows,
+                group_by=arguments.texts("group_by", group_by),
+                max_pack_rows=None if max_pack_rows is None else arguments.whole_number("max_pack_rows", max_pack_rows),
                 shuffle=order,
-                remainder=remainder,
-                snapshot=snapshot,
-                job_name=job_name,
-                label_column=label_column,
+                remainder=arguments.text("remainder", remainder),
+                snapshot=arguments.text("snapshot", snapshot),
+                job_name=arguments.text("job_name", job_name),
+                label_column=arguments.text("label_column", label_column),
             ),
         }
         return _dataset_class()(
@@ -483,7 +486,7 @@ def lookup_command(
 ) -> str:
     """Returns the command of a lookup as JSON. For the arguments, see `Client.lookup`."""
     joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
-    optional = _given(max_age_seconds=max_age_seconds, key=_listed(key), joins=joined)
+    optional = _given(max_age_seconds=max_age_seconds, key=arguments.texts("key", key), joins=joined)
     return to_json({"lookup": {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}})
 
 
@@ -498,19 +501,17 @@ def _projection(
     columns: str | Sequence[str] | None, tensors: Tensors | None, select: str | Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
     """Returns the given fields of a request that select columns and rows."""
-    return _given(columns=_listed(columns), tensors=_tensors(tensors, "name"), select=_listed(select), filter=filter)
+    return _given(
+        columns=arguments.texts("columns", columns),
+        tensors=arguments.tensors("tensors", tensors, "name"),
+        select=arguments.texts("select", select),
+        filter=arguments.text("filter", filter),
+    )
 
 
 def _given(**fields: Any) -> dict[str, Any]:
     """Returns the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _listed(values: str | Sequence[str] | None) -> list[str] | None:
-    """Returns the names of columns, or expressions, as a list. A string is a single one."""
-    if values is None or isinstance(values, str):
-        return None if values is None else [values]
-    return list(values)
 
 
 def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
@@ -545,7 +546,7 @@ def _join(
     filter: str | None = None,
 ) -> dict[str, Any]:
     """Returns the lookup in a further dataset."""
-    return {"dataset": dataset, "key": _listed(key), **_projection(columns, tensors, select, filter)}
+    return {"dataset": dataset, "key": arguments.texts("key", key), **_projection(columns, tensors, select, filter)}
 
 
 def _mixed(mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -554,20 +555,6 @@ def _mixed(mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[
         return None if mix is None else [dict(mixed) for mixed in mix]
     given = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in mix.items())
     return [{"dataset": name, **what} for name, what in given]
-
-
-def _tensors(tensors: Tensors | None, name_field: str) -> list[dict[str, Any]] | None:
-    """Returns tensors as the protocol has them: a list of messages with a name."""
-    if tensors is None:
-        return None
-    if not isinstance(tensors, Mapping):
-        return [dict(tensor) for tensor in tensors]
-    messages = []
-    for name, what in tensors.items():
-        if not isinstance(what, Mapping):
-            what = {"columns": [what] if isinstance(what, str) else list(what)}
-        messages.append({name_field: name, **what})
-    return messages
 
 
 def _dataset_class() -> type[TrainingDataset[Any]]:

@@ -162,8 +162,9 @@ class Column:
         """Returns the column as a JAX array, or as a list if its values have no JAX type.
 
         On the host, numbers without nulls are a view of the received memory, and other arrays a copy. If the default backend of
-        JAX is a GPU, arrays are copied to it. Arrays of a batch on a GPU are on that GPU. Without `jax_enable_x64`, JAX truncates
-        64-bit numbers.
+        JAX is a GPU, arrays are copied to it. Arrays of a batch on a GPU are on that GPU. Without `jax_enable_x64`, JAX has 32-bit
+        numbers: floats are rounded, and integers that do not fit are an error, except in arrays of a batch on a GPU, which JAX
+        truncates.
 
         Args:
             strings: Type of text and bytes, as in `to_numpy`.
@@ -178,6 +179,7 @@ class Column:
         Raises:
             ValueError: An option has another value.
             NullValueError: `missing` is `"keep"`, and an integer or boolean is null.
+            OverflowError: JAX has no 64-bit types, and an integer needs them.
         """
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):

@@ -82,6 +82,7 @@ class Conversion:
 
         Raises:
             NullValueError: Nulls are kept, and an integer or boolean is null.
+            OverflowError: JAX has no 64-bit types, and an integer needs them.
         """
         import jax
         import jax.numpy as jnp
@@ -90,13 +91,15 @@ class Conversion:
         if plain is None:
             return self.to_numpy(column)
         array = without_nulls(self._array(*plain), column.name)
+        has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+        if not has_64_bits and array.dtype.kind in "iu":
+            _check_32_bits(column.name, array)
         # An array that JAX imports is bound to the memory of the host: on a machine with a GPU, JAX would compute there.
         if _is_exported(array, *plain) and jax.default_backend() == "cpu":
             return jnp.from_dlpack(plain[0])
         if array.dtype.kind not in "mM":
             return jnp.asarray(array)
         # Without 64-bit types, JAX would silently drop the upper half of each time.
-        has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         return jnp.asarray(_as_integers(array)) if has_64_bits else array
 
     def dtype(self, dtype: np.dtype, is_nullable: bool) -> np.dtype:
@@ -155,6 +158,23 @@ class Conversion:
     def _objects(self, column: _forebay.Column) -> np.ndarray | list[Any]:
         values = column.objects()
         return object_array(values) if column.is_text and self.strings == "array" else values
+
+
+def _check_32_bits(name: str, array: np.ndarray) -> None:
+    """Checks that JAX can hold integers in 32 bits. It would drop the upper half of others without a word.
+
+    Raises:
+        OverflowError: A value needs more bits.
+    """
+    if array.dtype.itemsize < 8 or array.size == 0:
+        return
+    limits = np.iinfo(f"{array.dtype.kind}4")
+    for value in (array.min(), array.max()):
+        if not limits.min <= value <= limits.max:
+            raise OverflowError(
+                f"column {name!r} has {value}, which needs 64 bits, and JAX has them disabled: use jax.config.update('jax_enable_x64', "
+                "True), or output='numpy'"
+            )
 
 
 def jagged(items: Any, offsets: Any) -> Any:

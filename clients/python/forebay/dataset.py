@@ -8,8 +8,9 @@ import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from forebay import arguments
 from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from forebay.train_options import TrainOptions
 
 LOG = logging.getLogger("forebay")
+# Parts of the messages of a server that was started for other arguments.
+OTHER_SERVER = ("the running server has other settings", "lookups are by [")
+# More than any host has cores. A mistyped number would start as many threads.
+MAX_CPU_THREADS = 1024
 
 
 def open(
@@ -63,7 +68,7 @@ def open(
         state: Path or URL of the state: snapshots, row counts and job records. Jobs on several hosts share one. Default: a
             folder in the cache folder.
         refresh_interval: Interval at which the files are listed again, such as `"5m"`. Default: never.
-        cpu_threads: Number of threads that decode data and assemble batches. Default: one per core.
+        cpu_threads: Number of threads that decode data and assemble batches, up to 1,024. Default: one per core.
         http: Listen address of the dashboard, such as `"127.0.0.1:8816"`, which every user of the host can read. Default: a
             socket in the runtime folder.
         **options: Options of `connect`, such as `retry_deadline`.
@@ -82,22 +87,22 @@ def open(
     settings = {
         "cache_memory": cache_memory,
         "cache_disk": cache_disk,
-        "cache_dir": None if cache_dir is None else _absolute(cache_dir),
+        "cache_dir": None if cache_dir is None else _absolute("cache_dir", cache_dir),
         "lookup_memory": lookup_memory,
-        "state": None if state is None else _absolute(state),
+        "state": None if state is None else _absolute("state", state),
         "refresh_interval": refresh_interval,
-        "cpu_threads": cpu_threads,
+        "cpu_threads": None if cpu_threads is None else arguments.whole_number("cpu_threads", cpu_threads, least=1, most=MAX_CPU_THREADS),
         "http": http,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     _check_options(options)
-    if not os.fspath(url):
+    if not arguments.path_or_url("url", url):
         raise RequestError("url is empty, expected the path or URL of a Parquet file or of a folder of Parquet files")
     server = local_server()
     # The server exists, because this process starts it. It may be about to be started again.
     client = connect(server.url, **{"wait_for_server": True, **options})
     keys = [key] if isinstance(key, str) else list(key)
-    request = {"url": _absolute(url), "key": keys, "settings": to_json(settings) if settings else ""}
+    request = {"url": _absolute("url", url), "key": keys, "settings": to_json(settings) if settings else ""}
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
@@ -114,8 +119,25 @@ def open(
 class Dataset:
     """A dataset, as `open` returns it, or a part of one, as `split` returns it."""
 
-    def __init__(self, client: Client, name: str, url: str, key: Sequence[str], filter: str | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        url: str,
+        key: Sequence[str],
+        filter: str | None = None,
+        divisions: frozenset[tuple[str, int]] = frozenset(),
+    ) -> None:
+        """Args:
+            client: Client of the server.
+            name: Name of the dataset at the server.
+            url: Absolute path or URL.
+            key: Columns of the key for lookups.
+            filter: Row condition of a part.
+            divisions: Column and number of each division by hash that has led to this part.
+        """
         self._client, self._name, self._url, self._key, self._filter = client, name, url, list(key), filter
+        self._divisions = divisions
 
     def __repr__(self) -> str:
         part = "" if self._filter is None else f" where {self._filter}"
@@ -207,7 +229,8 @@ class Dataset:
             fraction: Fraction of the values of `by` whose rows are in the first part. See `forebay.split`.
             by: Column that divides the rows.
             at: Instead of a fraction: the first part has the rows whose value of `by` is smaller.
-            seed: With a fraction: number of the division.
+            seed: With a fraction: number of the division. If this is a part of a division by the same column and number, the next
+                free number is used, so that the parts have the fraction of this part's values.
 
         Returns:
             The parts.
@@ -215,9 +238,14 @@ class Dataset:
         Raises:
             ValueError: Neither or both of `fraction` and `at` are given, or the fraction is not between 0 and 1.
         """
+        divisions = self._divisions
+        if fraction is not None:
+            while (by, seed) in divisions:
+                seed += 1
+            divisions = divisions | {(by, seed)}
         conditions = split(fraction, by=by, at=at, seed=seed)
         first, second = (self._in_part({"filter": condition})["filter"] for condition in conditions)
-        parts = (Dataset(self._client, self._name, self._url, self._key, filter) for filter in (first, second))
+        parts = (Dataset(self._client, self._name, self._url, self._key, filter, divisions) for filter in (first, second))
         return next(parts), next(parts)
 
     def lookup(self, keys: Any, **request: Any) -> Rows:
@@ -246,7 +274,7 @@ class Dataset:
         Raises:
             RequestError: The dataset has no rows, or `n` is invalid.
         """
-        training = self._train_alone(n)
+        training = self._train_alone(arguments.whole_number("n", n, least=1))
         try:
             first: Batch | None = next(iter(training), None)
             if first is None:
@@ -259,8 +287,12 @@ class Dataset:
         """Returns a request that is limited to the rows of this part."""
         if self._filter is None:
             return request
-        given = request.get("filter")
-        return {**request, "filter": self._filter if given is None else f"({self._filter}) AND ({given})"}
+        given = arguments.text("filter", request.get("filter"))
+        if given is None:
+            return {**request, "filter": self._filter}
+        # A comment at the end of a condition ends with the line.
+        end = "\n" if "--" in given else ""
+        return {**request, "filter": f"({self._filter}) AND ({given}{end})"}
 
     def _train_alone(self, batch_size: int) -> TrainingDataset:
         """Returns the rows in file order, for this process alone."""
@@ -290,7 +322,12 @@ class LocalCluster(Cluster):
 
     def open(self) -> str:
         """Makes the server open the dataset. Returns its name."""
-        opened = json.loads(self._native.action("open", to_json(self._request).encode())[-1])
+        try:
+            opened = json.loads(self._native.action("open", to_json(self._request).encode())[-1])
+        except RequestError as error:
+            if not any(part in str(error) for part in OTHER_SERVER):
+                raise
+            raise RequestError(f"{error}; `python -m forebay stop` stops it, and the next forebay.open starts it with its own") from error
         self._is_open = True
         return opened["dataset"]
 
@@ -302,11 +339,25 @@ class LocalCluster(Cluster):
         self.__init__(local_server(), state["options"], {**state["request"], "settings": ""})  # type: ignore[misc]
 
 
-def _absolute(url: str | os.PathLike[str]) -> str:
-    """Returns a URL unchanged, and a path or a URL of a file as an absolute path."""
-    text = os.fspath(url)
-    if text.startswith("file://"):
-        text = unquote(urlsplit(text).path)
+def _absolute(name: str, url: str | os.PathLike[str]) -> str:
+    """Returns a URL unchanged, and a path or a URL of a file as an absolute path.
+
+    Args:
+        name: Name of the argument.
+        url: The path or URL.
+
+    Raises:
+        RequestError: The URL of a file has a host, or no absolute path.
+        TypeError: It is neither a string nor a path.
+    """
+    text = arguments.path_or_url(name, url)
+    if text.lower().startswith("file:"):
+        rest = text[len("file:") :]
+        # Characters that end the path of other URLs, such as # and ?, are part of the names of files.
+        host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest[1:] if rest.startswith("/") else None)
+        if host not in ("", "localhost") or path is None:
+            raise RequestError(f"{name} is {text!r}, expected the absolute path of a file on this host, as in file:///data/train")
+        text = "/" + unquote(path)
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 

@@ -29,6 +29,8 @@ MAX_LOG_SIZE = "16MiB"
 # Lists of a large disk cache take a while.
 START_TIMEOUT_S = 120
 POLL_S = 0.01
+# Time after which a start that is not complete is logged.
+SILENCE_S = 3
 # Time between two attempts to start a server that does not start.
 RESTART_DELAY_S = 1.0
 # Part of the server's message for a cache folder that is locked.
@@ -241,8 +243,12 @@ class LocalServer:
             except OSError as error:
                 raise ServerStartError(f"the server does not start: {error}") from error
         _started.append(process)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        begun = time.monotonic()
+        deadline, is_reported = begun + START_TIMEOUT_S, False
         while not self.is_running():
+            if not is_reported and time.monotonic() - begun > SILENCE_S:
+                LOG.warning("waiting for the server to start, process %s; its log is %s", process.pid, self.folder / "server.log")
+                is_reported = True
             if process.poll() is not None:
                 raise ServerStartError(f"the server does not start: {self._log_since(begin)}")
             if time.monotonic() > deadline:
@@ -272,7 +278,7 @@ def local_server() -> LocalServer:
 def _started_message(pid: int, flags: Mapping[str, Any]) -> str:
     """Returns the log line about a server that this process has started, which says how much disk space it may use."""
     folder = flags.get("cache_dir") or os.environ.get("FOREBAY_CACHE_DIR", "")
-    size = flags.get("cache_disk") or os.environ.get("FOREBAY_CACHE_DISK")
+    size = flags.get("cache_disk", os.environ.get("FOREBAY_CACHE_DISK"))
     if size is None:
         size = f"half of the free space, {shutil.disk_usage(str(folder) or '/').free / 2 / (1 << 30):.1f} GiB"
     return (

@@ -16,6 +16,8 @@ from forebay.local import LocalServer, local_server
 from forebay.local_http import Dashboard, get
 
 STOP_TIMEOUT_S = 60
+# In a cache folder: the state, unless the server has another one, and the lock.
+STATE, LOCK = "state", "lock"
 POLL_S = 0.05
 
 
@@ -28,13 +30,14 @@ def main(arguments: Sequence[str]) -> None:
     dashboard = commands.add_parser("dashboard", help="serve its dashboard on a loopback port, until Ctrl-C")
     dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free one")
     cache = commands.add_parser("cache", help="print the cache folders and their sizes")
-    cache.add_argument("--clear", action="store_true", help="remove the folders that no server uses")
+    cache.add_argument("--clear", action="store_true", help="remove what is cached in the folders that no server uses")
+    cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
     options = parser.parse_args(arguments)
     run: dict[str, Callable[[], None]] = {
         "status": status,
         "stop": stop,
         "dashboard": lambda: serve_dashboard(options.port),
-        "cache": lambda: caches(options.clear),
+        "cache": lambda: caches(options.clear, options.state),
     }
     try:
         run[options.command]()
@@ -81,13 +84,24 @@ def serve_dashboard(port: int) -> None:
             pass
 
 
-def caches(clears: bool) -> None:
-    """Prints the cache folders with their sizes, or removes those that no server uses."""
+def caches(clears: bool, with_state: bool) -> None:
+    """Prints the cache folders with their sizes, or removes what is cached in those that no server uses.
+
+    Args:
+        clears: True to remove.
+        with_state: True to remove the state too: the snapshots that checkpoints name, and counts of rows.
+    """
     for folder in folders.cache_folders():
         size, is_unused = _used_bytes(folder), folders.is_unused(folder)
+        state = "unused" if is_unused else "in use"
         if clears and is_unused:
-            shutil.rmtree(folder)
-        state = "in use" if not is_unused else "removed" if clears else "unused"
+            keeps = not with_state and (folder / STATE).is_dir()
+            for entry in folder.iterdir() if keeps else ():
+                if entry.name not in (STATE, LOCK):
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            if not keeps:
+                shutil.rmtree(folder)
+            state = "removed, except for the snapshots" if keeps else "removed"
         print(f"{_size(size):>12}  {state:<8} {folder}")
 
 

@@ -6,6 +6,7 @@ The world size is the number of ranks. The place of a process is its rank and th
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import sys
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple
@@ -280,6 +281,11 @@ def _is_data_parallel(dimension: str) -> bool:
 
 
 def _checked(rank: int, world_size: int, source: str) -> Place:
+    for name, number in (("rank", rank), ("world_size", world_size)):
+        if not isinstance(number, numbers.Integral) or isinstance(number, bool):
+            raise ValueError(f"{name} is {number!r}, expected an integer, from {source}")
+    if world_size < 1:
+        raise ValueError(f"world_size is {world_size}, expected at least 1, from {source}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1}, from {source}")
     return Place(rank, world_size, source, rank, world_size)

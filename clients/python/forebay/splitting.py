@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Union
 
 # Number of parts that hash values are divided into. A fraction is rounded to it.
@@ -25,7 +26,8 @@ def split(fraction: float | None = None, *, by: str, at: Border | None = None, s
             their hash, so that all rows of a user, for example, are in the same part.
         by: Column that divides the rows. Rows without a value are in the first part.
         at: Instead of a fraction: the first part has the rows whose value of `by` is smaller, for example the days before a date.
-        seed: With a fraction: number of the division. Other numbers divide independently.
+        seed: With a fraction: number of the division. Other numbers divide independently. To divide a part again by the same column,
+            use another number: with the same one, all rows of the first part are in its first part again.
 
     Returns:
         The conditions of the first and of the second part, for the argument `filter` of `Client.train`.
@@ -47,8 +49,13 @@ def split(fraction: float | None = None, *, by: str, at: Border | None = None, s
 
 
 def _literal(value: Border | None) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"at is {value!r}, expected a finite number")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(value)
+    if isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() != datetime.time():
+        # A string would become a date in the comparison with a column of dates.
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
     if isinstance(value, (datetime.date, datetime.datetime)):
         value = value.isoformat()
     if not isinstance(value, str):

@@ -16,7 +16,7 @@ from typing import Any, Callable, Generator, Generic, Iterator, Mapping, TypeVar
 from forebay import _forebay, ranks
 from forebay.agreement import RendezvousStore, agree, default_store, process_count
 from forebay.batch import Batch
-from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
+from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, merged
 from forebay.cluster import Cluster
 from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
@@ -319,9 +319,10 @@ class TrainingDataset(Generic[Item]):
         Raises:
             CheckpointMismatchError: The state was saved with other data, another order or another global batch.
             SnapshotUnavailableError: The snapshot of the state is no longer available.
+            TypeError: `state` is no result of `state_dict`.
         """
-        if state.get("version") != STATE_VERSION:
-            raise CheckpointMismatchError(f"the state has version {state.get('version')}, expected {STATE_VERSION}")
+        check_form(state)
+        check_dataset(state, self._request)
         ours, theirs = self._global_batch({**self._request, "world_size": self.world_size}), int(state["global_batch"])
         if ours != theirs:
             raise CheckpointMismatchError(
@@ -465,6 +466,8 @@ class TrainingDataset(Generic[Item]):
         is_started, self._fresh = self._advance(steps), False
         self._moved()
         if not is_started:
+            if steps > 0 and last is not None:
+                LOG.warning("the training of '%s' has ended: all epochs up to %s were delivered", self._request["dataset"], last - 1)
             return
         self._loops += 1
         was_left = False

@@ -58,6 +58,80 @@ def test_numbers_of_numpy_no_seed_and_a_single_column_are_accepted(client: foreb
     assert list(next(iter(client.train("rows", batch_size=2, columns="label"))).keys()) == ["label"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 64.0}, "batch_size is 64.0, expected a whole number of at least 1"),
+        ({"batch_size": -1}, "batch_size is -1, expected a whole number of at least 1"),
+        ({"batch_size": True}, "batch_size is True, expected a whole number"),
+        ({"seed": -1}, "seed is -1, expected a whole number of at least 0"),
+        ({"epoch": -1}, "epoch is -1"),
+        ({"lanes": "2"}, "lanes is '2', expected a whole number"),
+        ({"partitions": 1.5}, "partitions is 1.5, expected a whole number"),
+        ({"columns": [1]}, "columns has 1, expected strings"),
+        ({"select": 3}, "select has 3, expected strings"),
+        ({"filter": [("n", ">", 1)]}, r"filter is \[\('n', '>', 1\)\], expected a string"),
+        ({"job_name": 3}, "job_name is 3, expected a string"),
+        ({"tensors": ["n", "label"]}, r"tensors is \['n', 'label'\], expected a dict of columns by the name of the tensor"),
+        ({"tensors": "n"}, "tensors is 'n', expected a dict of columns"),
+        ({"tensors": {"x": [1]}}, r"tensors\['x'\] has 1, expected strings"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_error_that_names_it(client: forebay.Client, options: Any, message: str) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=message):
+        client.train("rows", **{"batch_size": 4, **options})
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [("0", "2"), (0, 0), (0, 1.0)])
+def test_a_rank_of_another_type_is_an_error_that_names_it(client: forebay.Client, rank: Any, world_size: Any) -> None:
+    with pytest.raises(ValueError, match=r"(rank is '0'|world_size is (0|1\.0)), expected"):
+        client.train("rows", batch_size=4, rank=rank, world_size=world_size)
+
+
+def test_types_of_numpy_and_pytorch_are_types_of_tensors(client: forebay.Client) -> None:
+    types = [np.float32, np.dtype("float32")]
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        types.append(torch.float32)
+    for dtype in types:
+        batch = next(iter(client.train("rows", batch_size=4, tensors={"x": {"columns": ["n"], "dtype": dtype}})))
+        assert batch["x"].to_numpy().dtype == np.float32, dtype
+
+
+def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
+    with pytest.raises(TypeError, match="a URL is 8815, expected strings such as 'grpc://"):
+        forebay.connect(8815)  # type: ignore[arg-type]
+    for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"a.parquet", "b'a.parquet'")):
+        with pytest.raises(TypeError, match=f"url is {said}, expected the path or URL of a Parquet file"):
+            forebay.open(url)  # type: ignore[arg-type]
+    for text in ("file://data", "file://other/data", "file:data"):
+        with pytest.raises(forebay.errors.RequestError, match=f"url is '{text}', expected the absolute path of a file on this host"):
+            forebay.open(text)
+    with pytest.raises(forebay.errors.RequestError, match="cpu_threads is 1000000, expected a whole number from 1 to 1024"):
+        forebay.open("x.parquet", cpu_threads=1_000_000)
+
+
+def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4)
+    for state, message in ((None, "of type NoneType"), ("x", "of type str"), ({"model": {}, "data": {}}, "has the keys 'model', 'data'")):
+        with pytest.raises(TypeError, match=f"the state (is|has).*{message[3:]}.*state_dict"):
+            ds.load_state_dict(state)  # type: ignore[arg-type]
+    other = {**ds.state_dict(), "request": {**ds.state_dict()["request"], "dataset": "others"}, "snapshot": "0" * 32}
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with dataset 'others', but dataset is 'rows'"):
+        ds.load_state_dict(other)
+
+
+def test_a_loop_after_the_last_epoch_says_that_the_training_has_ended(client: forebay.Client, caplog: pytest.LogCaptureFixture) -> None:
+    ds = client.train("rows", batch_size=4, epochs=1)
+    with caplog.at_level(logging.WARNING, "forebay"):
+        assert len(list(ds)) == 3 and caplog.records == []
+        assert list(ds) == []
+    assert [record.getMessage() for record in caplog.records] == ["the training of 'rows' has ended: all epochs up to 0 were delivered"]
+
+
 @pytest.mark.parametrize("tensor", [["text"], ["n", "text"], {"columns": ["n", "text"], "dtype": "float32"}])
 def test_text_in_a_tensor_is_an_error_that_says_what_to_do(client: forebay.Client, tensor: Any) -> None:
     with pytest.raises(forebay.errors.RequestError, match=r"which a tensor cannot hold; leave it out, or select .*hash_bucket\("):

@@ -242,7 +242,10 @@ try:
 except forebay.errors.RequestError as error:
     print(error)
 """
-    expected = "the running server has other settings: cache_memory is 67108864, expected 128MiB"
+    expected = (
+        "the running server has other settings: cache_memory is 67108864, expected 128MiB; `python -m forebay stop` stops it, and the next "
+        "forebay.open starts it with its own"
+    )
     assert host.run(program, flights) == expected
 
 
@@ -470,6 +473,12 @@ near = sum(map(len, train.train(batch_size=100_000, columns=["delay"], filter="d
 assert near == sum(map(len, short.train(batch_size=100_000, columns=["delay"])))
 assert near + count(long.eval(batch_size=100_000, columns=["delay"])) == trained[1]
 assert "hash_bucket" in repr(test)
+kinds = lambda part: {value for batch in part.train(batch_size=100_000, columns=["distance"]) for value in batch["distance"].to_numpy().tolist()}
+_, rest = ds.split(0.5, by="distance")
+parts = [kinds(part) for part in rest.split(0.5, by="distance")]
+assert parts[0] | parts[1] == kinds(rest) and not parts[0] & parts[1]
+assert abs(len(parts[0]) / len(kinds(rest)) - 0.5) < 0.1, "a part of a part has the fraction of its values"
+assert count(short.eval(batch_size=100_000, filter="true -- all")) == near
 """
     host.run(program, flights)
 

@@ -55,7 +55,9 @@ def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows
     assert command(host, "stop").stdout == f"stopped process {pid}\n"
     until(lambda: not is_running(pid))
     folder = Path(command(host, "cache").stdout.split()[-1])
-    assert "removed" in command(host, "cache", "--clear").stdout and not folder.exists()
+    assert "removed, except for the snapshots" in command(host, "cache", "--clear").stdout
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "state"]
+    assert "removed" in command(host, "cache", "--clear", "--state").stdout and not folder.exists()
     assert command(host, "cache").stdout == ""
 
 

@@ -424,6 +424,26 @@ def test_jax_has_arrays_for_all_but_text_lists_and_nested_values(client: forebay
             np.testing.assert_array_equal(np.asarray(found[name]), arrays[name].view(np.int64), name)
 
 
+def test_jax_without_64_bit_types_rejects_integers_that_need_them(pool: Pool, tmp_path: Path) -> None:
+    skip_without("jax")
+    import jax
+
+    columns = {"fits": pa.array([2**31 - 1, -(2**31)]), "large": pa.array([2**31, 1]), "unsigned": pa.array([2**63, 0], pa.uint64())}
+    fields = [pa.field(name, array.type, nullable=False) for name, array in columns.items()]
+    pq.write_table(pa.table(list(columns.values()), schema=pa.schema(fields)), tmp_path / "wide.parquet")
+    client = forebay.connect(pool.start({"wide": tmp_path / "wide.parquet"}).location)
+
+    def read(**request: Any) -> Any:
+        return next(iter(client.train("wide", batch_size=2, output="jax", shuffle=False, **request)))
+
+    assert read(columns="fits")["fits"].tolist() == [2**31 - 1, -(2**31)]
+    for request in ({"columns": "large"}, {"columns": "unsigned"}, {"tensors": {"x": ["fits", "large"]}}):
+        with pytest.raises(OverflowError, match=r"column '(large|unsigned|x)' has \d+, which needs 64 bits.*jax_enable_x64"):
+            read(**request)
+    with jax.enable_x64(True):
+        assert read(columns="unsigned")["unsigned"].tolist() == [2**63, 0]
+
+
 @pytest.mark.parametrize("output", FRAMEWORKS)
 def test_a_dict_of_arrays_has_the_position_of_its_batch_and_is_a_plain_dict_otherwise(
     client: forebay.Client, output: str

@@ -58,11 +58,26 @@ def test_a_split_at_a_time_has_rows_without_one_in_the_first_part(pool: Pool, tm
         ({"fraction": 0}, "more than 0"),
         ({"fraction": 1}, "less than 1"),
         ({"at": True}, "expected a number, a string, a date or a time"),
+        ({"at": float("nan")}, "expected a finite number"),
     ],
 )
 def test_a_split_without_two_parts_is_rejected(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         forebay.split(by="x", **arguments)
+
+
+def test_a_split_at_a_time_of_a_day_divides_a_column_of_days_after_that_day(pool: Pool, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    days = [datetime.datetime(2024, 3, day) for day in (1, 2, 3)]
+    times = {"zone": pa.array(days, pa.timestamp("us", "UTC")), "time": pa.array(days, pa.timestamp("ms")), "day": pa.array(days, pa.date32())}
+    pq.write_table(pa.table({**times, "row": range(3)}), tmp_path / "days.parquet")
+    client = forebay.connect(pool.start({"days": tmp_path / "days.parquet"}).location)
+    for column in times:
+        first, _ = forebay.split(by=column, at=datetime.datetime(2024, 3, 2, 12))
+        (batch,) = client.train("days", batch_size=3, columns=["row"], filter=first, shuffle={"none": {}}, remainder="SHORT")
+        assert batch["row"].to_list() == [0, 1], column
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 7])

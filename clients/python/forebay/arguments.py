@@ -1,0 +1,109 @@
+"""Checks of arguments, so that an error names the argument and its value before anything is sent."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from forebay.errors import RequestError
+
+# The largest number of the fields of a request.
+MAX_NUMBER = 2**64 - 1
+
+
+def whole_number(name: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
+    """Returns a whole number, as Python or NumPy have it, within limits.
+
+    Raises:
+        RequestError: The value is no whole number from `least` to `most`. The error names the argument.
+    """
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        expected = f"of at least {least}" if most == MAX_NUMBER else f"from {least} to {most}"
+        raise RequestError(f"{name} is {value!r}, expected a whole number {expected}")
+    return number
+
+
+def text(name: str, value: Any) -> str | None:
+    """Returns a string or None.
+
+    Raises:
+        RequestError: The value is something else.
+    """
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"{name} is {value!r}, expected a string")
+    return value
+
+
+def texts(name: str, value: Any) -> list[str] | None:
+    """Returns a list of strings, or None. A string stands for a list of one.
+
+    Raises:
+        RequestError: The value is something else.
+    """
+    if value is None or isinstance(value, str):
+        return None if value is None else [value]
+    listed = list(value) if isinstance(value, Sequence) or hasattr(value, "__iter__") else [value]
+    for each in listed:
+        if not isinstance(each, str):
+            raise RequestError(f"{name} has {each!r}, expected strings")
+    return [str(each) for each in listed]
+
+
+def tensors(name: str, value: Any, name_field: str) -> list[dict[str, Any]] | None:
+    """Returns tensors as the protocol has them: a list of messages with a name.
+
+    Args:
+        name: Name of the argument.
+        value: A dict from the name of a tensor to a column, to a list of columns or to a dict with its fields; or the messages.
+        name_field: Field of the name of a tensor in its message.
+
+    Raises:
+        RequestError: The value is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        messages = [] if isinstance(value, str) else list(value)
+        if isinstance(value, str) or not all(isinstance(message, Mapping) for message in messages):
+            raise RequestError(f"{name} is {value!r}, expected a dict of columns by the name of the tensor, such as {{'x': ['a', 'b']}}")
+        return [_tensor(message) for message in messages]
+    return [
+        _tensor({name_field: tensor, **(what if isinstance(what, Mapping) else {"columns": texts(f"{name}[{tensor!r}]", what)})})
+        for tensor, what in value.items()
+    ]
+
+
+def _tensor(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the message of a tensor. Its type may be one of NumPy or PyTorch."""
+    dtype = message.get("dtype")
+    if dtype is None or isinstance(dtype, str):
+        return dict(message)
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
+        named = np.dtype(dtype).name
+    else:
+        # A type of PyTorch, such as torch.bfloat16, or of JAX, such as jnp.float32.
+        named = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+    return {**message, "dtype": named}
+
+
+def path_or_url(name: str, value: Any) -> str:
+    """Returns a string.
+
+    Raises:
+        TypeError: The value is neither a string nor a path.
+    """
+    if isinstance(value, str):
+        return value
+    found = value.__fspath__() if hasattr(value, "__fspath__") else None
+    if not isinstance(found, str):
+        kind = type(value).__name__
+        what = f"a {kind}" if not isinstance(value, (numbers.Number, bytes, type(None))) else repr(value)
+        raise TypeError(f"{name} is {what}, expected the path or URL of a Parquet file or of a folder of Parquet files")
+    return found
