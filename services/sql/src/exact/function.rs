@@ -1,4 +1,4 @@
-//! Comparisons of values of two number types that have no common type.
+//! Comparisons of values of two types of numbers, dates or times that have no common type.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -6,18 +6,22 @@ use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, BooleanArray,
     cast::AsArray,
     types::{
-        Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Float16Type, Float32Type, Float64Type,
-        Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+        Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+        DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
+        Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+        Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType,
+        TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+        UInt8Type, UInt16Type, UInt32Type, UInt64Type,
     },
 };
 use arrow_buffer::{BooleanBuffer, NullBuffer};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::{Result, exec_err};
 use datafusion_expr::{
     ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-use super::order::Value;
+use super::{moment::DAY, order::Value};
 
 /// Comparison operators and the names of their functions, which are part of identities. No expression can call a function by such a
 /// name.
@@ -32,7 +36,7 @@ const NAMES: [(Operator, &str); 8] = [
     (Operator::IsNotDistinctFrom, "exact is not distinct from"),
 ];
 
-/// Returns the exact comparison of two numbers, and `None` for an operator that does not compare.
+/// Returns the exact comparison of two numbers, or of two dates or times, and `None` for an operator that does not compare.
 pub(super) fn compared(left: Expr, op: Operator, right: Expr) -> Option<Expr> {
     let (_, name) = NAMES.iter().find(|(known, _)| *known == op)?;
     let function = Comparison { op, name, signature: Signature::any(2, Volatility::Immutable) };
@@ -130,8 +134,9 @@ impl Operand {
     }
 }
 
-/// Returns the value of each row. The value of a null is arbitrary.
+/// Returns the value of each row. The value of a null is arbitrary. Dates and times are numbers of seconds.
 fn values(array: &ArrayRef) -> Result<Box<dyn Fn(usize) -> Value + '_>> {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     fn of<'a, T: ArrowPrimitiveType>(
         array: &'a ArrayRef,
         value: impl Fn(T::Native) -> Value + 'a,
@@ -164,6 +169,20 @@ fn values(array: &ArrayRef) -> Result<Box<dyn Fn(usize) -> Value + '_>> {
         DataType::Float16 => of::<Float16Type>(array, |value| Value::Float(value.into())),
         DataType::Float32 => of::<Float32Type>(array, |value| Value::Float(value.into())),
         DataType::Float64 => of::<Float64Type>(array, Value::Float),
-        other => return exec_err!("a value of type {other}, expected a number"),
+        DataType::Date32 => of::<Date32Type>(array, |days| Value::Small(i128::from(days) * DAY, 0)),
+        DataType::Date64 => integers::<Date64Type>(array, 3),
+        DataType::Time32(Second) => integers::<Time32SecondType>(array, 0),
+        DataType::Time32(_) => integers::<Time32MillisecondType>(array, 3),
+        DataType::Time64(Microsecond) => integers::<Time64MicrosecondType>(array, 6),
+        DataType::Time64(_) => integers::<Time64NanosecondType>(array, 9),
+        DataType::Timestamp(Second, _) => integers::<TimestampSecondType>(array, 0),
+        DataType::Timestamp(Millisecond, _) => integers::<TimestampMillisecondType>(array, 3),
+        DataType::Timestamp(Microsecond, _) => integers::<TimestampMicrosecondType>(array, 6),
+        DataType::Timestamp(Nanosecond, _) => integers::<TimestampNanosecondType>(array, 9),
+        DataType::Duration(Second) => integers::<DurationSecondType>(array, 0),
+        DataType::Duration(Millisecond) => integers::<DurationMillisecondType>(array, 3),
+        DataType::Duration(Microsecond) => integers::<DurationMicrosecondType>(array, 6),
+        DataType::Duration(Nanosecond) => integers::<DurationNanosecondType>(array, 9),
+        other => return exec_err!("a value of type {other}, expected a number, a date or a time"),
     })
 }

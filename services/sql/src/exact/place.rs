@@ -1,11 +1,14 @@
-//! The place of a number among the values of a type.
+//! The place of a number among the values of a type. Dates and times are numbers of seconds.
 
 use arrow_buffer::i256;
 use arrow_schema::DataType;
 use datafusion_common::ScalarValue;
 use half::f16;
 
-use super::number::{Floor, Number};
+use super::{
+    moment::{self, DAY},
+    number::{Floor, Number},
+};
 
 /// The place of a number among the values of a type.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +21,7 @@ pub(super) enum Place {
     BelowAll,
 }
 
-/// Returns the place of `number` among the values of a number type; `None` for other types.
+/// Returns the place of `number` among the values of a type; `None` for types that are not compared as numbers.
 ///
 /// A decimal type has all values of its unscaled integers, also those with more digits than its precision, which a file may contain.
 pub(super) fn place(number: &Number, data_type: &DataType) -> Option<Place> {
@@ -27,7 +30,11 @@ pub(super) fn place(number: &Number, data_type: &DataType) -> Option<Place> {
     }
     let scale = scale(data_type);
     let (least, greatest) = integers(data_type)?;
-    let (floor, is_equal) = match number.scaled(scale).floor() {
+    let floor = match number.scaled(scale).floor() {
+        floor if *data_type == DataType::Date32 => days(floor)?,
+        floor => floor,
+    };
+    let (floor, is_equal) = match floor {
         Floor::Below => return Some(Place::BelowAll),
         Floor::Above => (greatest, false),
         Floor::Equal(integer) if integer > greatest => (greatest, false),
@@ -42,7 +49,19 @@ pub(super) fn place(number: &Number, data_type: &DataType) -> Option<Place> {
     Some(if is_equal { Place::At(value) } else { Place::Above(value) })
 }
 
-/// The least value of a number type; `None` for other types.
+/// Days of a number of seconds; `None` for more than all types of times have.
+fn days(seconds: Floor) -> Option<Floor> {
+    let (seconds, is_whole) = match seconds {
+        Floor::Equal(seconds) => (seconds.to_i128()?, true),
+        Floor::Between(seconds) => (seconds.to_i128()?, false),
+        beyond => return Some(beyond),
+    };
+    let days = i256::from(seconds.div_euclid(DAY));
+    let is_equal = is_whole && seconds.rem_euclid(DAY) == 0;
+    Some(if is_equal { Floor::Equal(days) } else { Floor::Between(days) })
+}
+
+/// The least value of a type; `None` for types that are not compared as numbers.
 pub(super) fn least(data_type: &DataType) -> Option<ScalarValue> {
     match data_type {
         DataType::Float16 => Some(ScalarValue::Float16(Some(f16::NEG_INFINITY))),
@@ -98,18 +117,25 @@ fn scale(data_type: &DataType) -> i8 {
         | DataType::Decimal64(_, scale)
         | DataType::Decimal128(_, scale)
         | DataType::Decimal256(_, scale) => *scale,
-        _ => 0,
+        other => moment::digits(other).unwrap_or(0),
     }
 }
 
-/// Least and greatest integer of an integer type, and of the unscaled values of a decimal type.
+/// Least and greatest integer of an integer type, of the unscaled values of a decimal type, and of the units of dates and times.
 fn integers(data_type: &DataType) -> Option<(i256, i256)> {
     let of = |least: i128, greatest: i128| Some((least.into(), greatest.into()));
     match data_type {
         DataType::Int8 => of(i8::MIN.into(), i8::MAX.into()),
         DataType::Int16 => of(i16::MIN.into(), i16::MAX.into()),
-        DataType::Int32 | DataType::Decimal32(..) => of(i32::MIN.into(), i32::MAX.into()),
-        DataType::Int64 | DataType::Decimal64(..) => of(i64::MIN.into(), i64::MAX.into()),
+        DataType::Int32 | DataType::Decimal32(..) | DataType::Date32 | DataType::Time32(_) => {
+            of(i32::MIN.into(), i32::MAX.into())
+        }
+        DataType::Int64
+        | DataType::Decimal64(..)
+        | DataType::Date64
+        | DataType::Time64(_)
+        | DataType::Timestamp(..)
+        | DataType::Duration(_) => of(i64::MIN.into(), i64::MAX.into()),
         DataType::UInt8 => of(0, u8::MAX.into()),
         DataType::UInt16 => of(0, u16::MAX.into()),
         DataType::UInt32 => of(0, u32::MAX.into()),
@@ -140,6 +166,6 @@ fn scalar(unscaled: i256, data_type: &DataType) -> Option<ScalarValue> {
         }
         DataType::Decimal128(digits, scale) => ScalarValue::Decimal128(Some(small?), *digits, *scale),
         DataType::Decimal256(digits, scale) => ScalarValue::Decimal256(Some(unscaled), *digits, *scale),
-        _ => return None,
+        other => return moment::value(small?.try_into().ok()?, other),
     })
 }

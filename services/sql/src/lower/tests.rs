@@ -42,10 +42,13 @@ fn a_column_is_compared_with_a_constant_in_its_own_type_if_that_can_hold_the_con
         (format!("ms > {}", of_time("")), "ms > TimestampMillisecond(1704067200000, None)"),
         (format!("us > {}", of_time("")), "us > TimestampMicrosecond(1704067200000000, None)"),
         (format!("ns > {}", of_time("")), "ns > TimestampNanosecond(1704067200000000000, None)"),
+        (format!("s >= {}", of_time(".5")), "s > TimestampSecond(1704067200, None)"),
+        ("s < TIMESTAMP '9999-12-31 00:00:00'".to_owned(), "s < TimestampSecond(253402214400, None)"),
         (
-            format!("s > {}", of_time(".5")),
-            "CAST(s AS Timestamp(ns)) > TimestampNanosecond(1704067200500000000, None)",
+            "ns < TIMESTAMP '9999-12-31 00:00:00'".to_owned(),
+            "ns <= TimestampNanosecond(9223372036854775807, None)",
         ),
+        ("ms = DATE '2024-01-01'".to_owned(), "ms = TimestampMillisecond(1704067200000, None)"),
     ] {
         let compiled = Expression::column(&format!("{text} AS y"), &schema())
             .unwrap_or_else(|error| panic!("{text}: {error}"));

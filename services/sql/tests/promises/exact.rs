@@ -16,13 +16,14 @@ use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use half::f16;
 
 mod fraction;
+mod moments;
 
 use fraction::{Exact, nearest_half};
 
 const OPERATORS: [&str; 8] = ["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"];
 
 /// The result of a comparison; `None` for null.
-fn compared(left: Option<&Exact>, op: &str, right: Option<&Exact>) -> Option<bool> {
+fn compared<T: Ord>(left: Option<&T>, op: &str, right: Option<&T>) -> Option<bool> {
     let (Some(a), Some(b)) = (left, right) else {
         let differ = left.is_some() != right.is_some();
         return match op {
@@ -408,6 +409,42 @@ fn decimals_of_any_width_keep_their_fraction_with_integers() {
         "d BETWEEN i AND 3",
     ] {
         assert_eq!(conditions(condition, &batch), [Some(true)], "{condition}");
+    }
+}
+
+#[test]
+fn decimals_and_floats_of_which_one_is_the_result_become_doubles() {
+    let far = Decimal128Array::from(vec![10_i128.pow(37)]).with_precision_and_scale(38, 0).unwrap();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("d", Arc::new(Decimal128Array::from(vec![7104]).with_precision_and_scale(9, 2).unwrap())),
+        ("none", Arc::new(Decimal128Array::from(vec![None]).with_precision_and_scale(9, 2).unwrap())),
+        ("far", Arc::new(far)),
+        ("i", Arc::new(Int64Array::from(vec![3]))),
+        ("f", Arc::new(Float32Array::from(vec![0.1]))),
+        ("x", Arc::new(Float64Array::from(vec![1e-20]))),
+        ("large", Arc::new(Float64Array::from(vec![1e300]))),
+        ("nan", Arc::new(Float64Array::from(vec![f64::NAN]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    for (text, value) in [
+        ("coalesce(none, x)", 1e-20),
+        ("coalesce(none, large)", 1e300),
+        ("coalesce(d, x)", 71.04),
+        ("coalesce(none, 0.5, x)", 0.5),
+        ("coalesce(none, f)", f64::from(0.1_f32)),
+        ("nvl(none, nan)", f64::NAN),
+        ("nvl2(x, d, x)", 71.04),
+        ("greatest(far, large)", 1e300),
+        ("greatest(far, x)", 1e37),
+        ("least(d, x, i)", 1e-20),
+        ("CASE WHEN i = 3 THEN far ELSE x END", 1e37),
+        ("CASE WHEN i = 4 THEN d WHEN i = 5 THEN i ELSE large END", 1e300),
+    ] {
+        let expression = Expression::column(&format!("{text} AS y"), &batch.schema()).unwrap();
+        let values = expression.evaluate(&batch.project(expression.inputs()).unwrap()).unwrap();
+        assert_eq!(values.data_type(), &DataType::Float64, "{text}");
+        let found = values.as_primitive::<arrow_array::types::Float64Type>().value(0);
+        assert!(found == value || (found.is_nan() && value.is_nan()), "{text} is {found}, expected {value}");
     }
 }
 
