@@ -76,7 +76,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     for (message, field, optional) in doubles(&descriptors) {
-        let with = if optional { "crate::json::optional_double" } else { "crate::json::double" };
+        let with = match (field.as_str(), optional) {
+            ("null_value", _) => "crate::json::null_value",
+            (_, true) => "crate::json::optional_double",
+            (_, false) => "crate::json::double",
+        };
         config =
             config.field_attribute(format!(".{message}.{field}"), format!(r#"#[serde(with = "{with}")]"#));
     }

@@ -54,6 +54,8 @@ pub(crate) fn optional_u64<'de, D: Deserializer<'de>>(deserializer: D) -> Result
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a number, \"NaN\", \"Infinity\" or \"-Infinity\"")]
 enum DoubleOrText {
+    Positive(u64),
+    Negative(i64),
     Number(f64),
     Text(String),
 }
@@ -61,6 +63,8 @@ enum DoubleOrText {
 impl DoubleOrText {
     fn value<E: serde::de::Error>(self) -> Result<f64, E> {
         match self {
+            Self::Positive(value) => exact(value.into()),
+            Self::Negative(value) => exact(value.into()),
             Self::Number(value) => Ok(value),
             Self::Text(text) => match text.as_str() {
                 "NaN" => Ok(f64::NAN),
@@ -72,6 +76,17 @@ impl DoubleOrText {
             },
         }
     }
+}
+
+/// Converts an integer to the double that is equal to it.
+fn exact<E: serde::de::Error>(value: i128) -> Result<f64, E> {
+    let double = value as f64;
+    if double as i128 == value {
+        return Ok(double);
+    }
+    Err(E::custom(format!(
+        "expected a number that a double represents exactly, found {value}, which would become {double}"
+    )))
 }
 
 pub(crate) mod double {
@@ -107,6 +122,18 @@ pub(crate) mod optional_double {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         Option::<DoubleOrText>::deserialize(deserializer)?.map(DoubleOrText::value).transpose()
+    }
+}
+
+/// Value that replaces nulls. Its errors have its name.
+pub(crate) mod null_value {
+    use serde::{Deserializer, de::Error};
+
+    pub(crate) use super::optional_double::serialize;
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+        super::optional_double::deserialize(deserializer)
+            .map_err(|error| D::Error::custom(format!("null_value: {error}")))
     }
 }
 

@@ -96,6 +96,27 @@ fn every_double_is_the_same_in_both_encodings() {
 }
 
 #[test]
+fn an_integer_without_an_equal_double_is_refused_with_the_name_of_its_field() {
+    let decoded = |value: &str| {
+        decode(format!(r#"{{"train": {{"tensors": [{{"null_value": {value}}}]}}}}"#).as_bytes())
+    };
+    for (text, value) in [
+        ("-9223372036854775808", -9_223_372_036_854_775_808.0),
+        ("9007199254740992", 9_007_199_254_740_992.0),
+        ("9007199254740994", 9_007_199_254_740_994.0),
+        ("9223372036854775808", 9_223_372_036_854_775_808.0),
+        ("-1", -1.0),
+    ] {
+        let train = decoded(text).unwrap().train.unwrap();
+        assert_eq!(train.tensors[0].null_value, Some(value), "{text}");
+    }
+    for text in ["9007199254740993", "-9007199254740993", "9223372036854775807", "18446744073709551615"] {
+        let error = decoded(text).unwrap_err().to_string();
+        assert!(error.contains("null_value: ") && error.contains(text), "{error}");
+    }
+}
+
+#[test]
 fn keys_in_json_are_numbers_or_strings() {
     let json =
         br#"{"lookup": {"dataset": "d", "keys": [{"name": "k", "integers": [1, "-9223372036854775808"]},
