@@ -1,6 +1,6 @@
 // Datasets: their state, current snapshot and errors.
 
-import type { Dataset, OnlineDataset } from './schema.ts';
+import type { Dataset } from './schema.ts';
 import { attribute, byId, h, keyed, show, text } from './dom.ts';
 import { bytes, duration, number, percent, short, UNKNOWN } from './format.ts';
 import { icon } from './icons.ts';
@@ -29,7 +29,7 @@ class Row {
     attribute(this.root, 'data-testid', `dataset-${dataset.name}`);
     text(this.name, dataset.name);
     text(this.url, dataset.url);
-    const error = dataset.error ?? dataset.online?.error ?? null;
+    const error = dataset.error ?? lookupError(dataset);
     const severity = error !== null || dataset.silent_seconds !== null ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
     const state = phaseText(dataset);
     if (this.shown !== `${severity} ${state}`) {
@@ -51,21 +51,34 @@ class Row {
   }
 }
 
-export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online' | 'silent_seconds'>): string {
+/** True if lookups answer from an old snapshot because the current one cannot be loaded for them. */
+function isOutdated({ online, snapshot }: Pick<Dataset, 'online' | 'snapshot'>): boolean {
+  return online !== null && online.error !== null && online.snapshot !== null && online.snapshot !== snapshot && !online.pinned;
+}
+
+/** Reason why lookups are not ready, or do not follow the dataset; null if they do. */
+export function lookupError(dataset: Pick<Dataset, 'online' | 'snapshot'>): string | null {
+  const error = dataset.online?.error ?? null;
+  return error !== null && isOutdated(dataset) ? `lookups answer from the old snapshot, because ${error}` : error;
+}
+
+export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online' | 'silent_seconds' | 'snapshot'>): string {
   const silent = dataset.silent_seconds === null ? '' : `, no answer from the store for ${duration(dataset.silent_seconds)}`;
   return `${lifecycleText(dataset)}${silent}`;
 }
 
-function lifecycleText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
+function lifecycleText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online' | 'snapshot'>): string {
   if (dataset.phase === 'failed') return 'failed';
-  if (dataset.phase === 'open') return `open${lookupText(dataset.online)}`;
+  if (dataset.phase === 'open') return `open${lookupText(dataset)}`;
   return `opening ${number(dataset.files_done)} of ${number(dataset.files)} files`;
 }
 
-function lookupText(online: OnlineDataset | null): string {
+function lookupText(dataset: Pick<Dataset, 'online' | 'snapshot'>): string {
+  const { online } = dataset;
   if (online === null) return '';
   const pinned = online.pinned ? ` from pinned snapshot ${online.snapshot?.slice(0, 8)}` : '';
-  const state = online.snapshot === null ? ', lookups not ready' : `, lookups ready${pinned}`;
+  const old = isOutdated(dataset) ? `, lookups outdated, from snapshot ${online.snapshot?.slice(0, 8)}` : null;
+  const state = old ?? (online.snapshot === null ? ', lookups not ready' : `, lookups ready${pinned}`);
   if (online.rows_indexed === null) return state;
   return `${state}, indexing the next snapshot: ${percent(online.rows_indexed / Math.max(1, online.rows_to_index ?? 0))}`;
 }

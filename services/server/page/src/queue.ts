@@ -9,6 +9,7 @@ import { CurveChart } from './throughput-latency.ts';
 import * as scale from './scale.ts';
 import type { Queue, QueueCurve, SettingsChange } from './schema.ts';
 import { compare, describe, difference, isEmpty } from './tuning.ts';
+import { workersText } from './workers.ts';
 
 const DEBOUNCE_MS = 150;
 
@@ -90,7 +91,7 @@ export class QueueView {
     this.reset.addEventListener('click', () => this.back());
     this.noPoints = h('p', { class: 'muted empty' }, 'No throughput-latency curve yet: it requires a worker and some completed batches.');
     this.figures = {
-      workers: new Figure('workers'),
+      workers: new Figure('workers', 'Workers that get batches. Overdue ones do not answer; suspended ones failed batches that other workers computed'),
       requests: new Figure('requests/s'),
       queued: new Figure('queued'),
       predicted: new Figure('predicted wait', 'Predicted time to the answer of a request that arrives now'),
@@ -129,7 +130,7 @@ export class QueueView {
     this.queue = queue;
     const { load, outcomes, forecast } = queue;
     const set = (name: string, value: string) => this.figures[name]!.set(value);
-    set('workers', number(load.workers));
+    set('workers', workersText(load));
     set('requests', short(load.requests_per_second));
     set('queued', `${plural(load.queued_requests, 'request')}, ${plural(load.queued_rows, 'row')}`);
     set('predicted', duration(load.predicted_wait_seconds));
