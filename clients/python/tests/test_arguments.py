@@ -110,8 +110,9 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     for text in ("file://data", "file://other/data", "file:data"):
         with pytest.raises(forebay.errors.RequestError, match=f"url is '{text}', expected the absolute path of a file on this host"):
             forebay.open(text)
-    with pytest.raises(forebay.errors.RequestError, match="cpu_threads is 1000000, expected a whole number from 1 to 1024"):
-        forebay.open("x.parquet", cpu_threads=1_000_000)
+    for threads in (0, 1_000_000):
+        with pytest.raises(forebay.errors.RequestError, match=f"cpu_threads is {threads}, expected a whole number from 1 to 1024"):
+            forebay.open("x.parquet", cpu_threads=threads)
 
 
 def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> None:

@@ -306,7 +306,6 @@ print("no server ran before")
     until(lambda: not host.socket.exists())
     program = """
 for settings, expected in [
-    ({"cpu_threads": 0}, "cpu_threads is 0, expected at least 1"),
     ({"cache_memory": "much"}, "--cache-memory"),
     ({"cache_dir": "/proc/absent"}, "/proc/absent"),
 ]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import importlib.util
@@ -25,6 +26,15 @@ DAYS = [datetime.date(1970, 1, 1 + row) for row in range(ROWS)]
 MOMENTS = [datetime.datetime(2026, 3, 29, row, 30, 59, 123456) for row in range(ROWS)]
 # Times outside the range of Python's `datetime`.
 BEYOND = [253_402_300_800, -62_135_596_801]
+
+
+def integers_of_64_bits(output: str) -> Any:
+    """Within this context, JAX has 64-bit types."""
+    if output != "jax":
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.enable_x64(True)
 
 
 def skip_without(name: str) -> None:
@@ -270,16 +280,16 @@ def test_a_tensor_has_the_type_of_its_column_and_a_null_is_an_error_with_its_rem
     skip_without(output)
     client = forebay.connect(ids.location)
     options = {"batch_size": 2, "shuffle": {"none": {}}, "columns": ["id", "flag", "sure"], "output": output}
-    with pytest.raises(forebay.errors.NullValueError, match="column 'id' has 1 nulls in this batch.*missing='mask'.*'id IS NOT NULL' as filter"):
-        next(iter(client.train("ids", **options)))
-    kept = list(client.train("ids", filter="id IS NOT NULL", **options))
-    masked = list(client.train("ids", missing="mask", **options))
-    assert all(str(batch["id"].dtype).removeprefix("torch.") in ("int64", "int32") for batch in [*kept, *masked])
+    with integers_of_64_bits(output):
+        with pytest.raises(forebay.errors.NullValueError, match="column 'id' has 1 nulls in this batch.*missing='mask'.*'id IS NOT NULL' as filter"):
+            next(iter(client.train("ids", **options)))
+        kept = list(client.train("ids", filter="id IS NOT NULL", **options))
+        masked = list(client.train("ids", missing="mask", **options))
+        floats = list(client.train("ids", missing="nan", **options))
+    assert all(str(batch["id"].dtype).removeprefix("torch.") == "int64" for batch in [*kept, *masked])
     assert all(str(batch["flag"].dtype).removeprefix("torch.") == "bool" for batch in [*kept, *masked])
-    if output == "torch":
-        assert [value for batch in kept for value in batch["id"].tolist()] == [value for value in IDS if value is not None]
-        assert masked[0]["id"].tolist() == [2**53 + 1, 0] and masked[0]["id_mask"].tolist() == [True, False]
-    floats = list(client.train("ids", missing="nan", **options))
+    assert [value for batch in kept for value in batch["id"].tolist()] == [value for value in IDS if value is not None]
+    assert masked[0]["id"].tolist() == [2**53 + 1, 0] and masked[0]["id_mask"].tolist() == [True, False]
     assert len({str(batch["id"].dtype) for batch in floats}) == 1 and "float" in str(floats[0]["id"].dtype)
 
 
