@@ -108,8 +108,8 @@ def open(
     server.ensure(cluster, settings)
     if different := server.other_credentials(str(request["url"])):
         LOG.warning(
-            "the server of this host was started with other values of %s, and reads %s with its own; `python -m forebay stop` stops it, and "
-            "the next forebay.open starts it with those of its process",
+            "the server of this host was started with other values of %s than this process has, and reads %s with those; to use the values of "
+            "this process, run `python -m forebay stop`, and open the dataset again",
             ", ".join(different),
             request["url"],
         )

@@ -26,9 +26,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="forebay", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("status", help="print the server of this host and user, its datasets and its cache")
-    commands.add_parser("stop", help="stop it; running trainings start it again")
-    dashboard = commands.add_parser("dashboard", help="serve its dashboard on a loopback port, until Ctrl-C")
-    dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free one")
+    commands.add_parser("stop", help="stop the server of this host and user; running trainings start it again")
+    dashboard = commands.add_parser("dashboard", help="serve the dashboard of the server on a loopback port, until Ctrl-C")
+    dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free port")
     cache = commands.add_parser("cache", help="print the cache folders and their sizes")
     cache.add_argument("--clear", action="store_true", help="remove what is cached in the folders that no server uses")
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
@@ -120,7 +120,7 @@ def _http_socket(server: LocalServer) -> Path:
     """
     http: Any = server.last_start().get("settings", {}).get("http")
     if http is not None and not str(http).startswith("unix:"):
-        raise OSError(f"the dashboard has the address that forebay.open was given: http://{http}")
+        raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
     return server.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
 
 

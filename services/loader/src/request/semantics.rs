@@ -28,8 +28,8 @@ pub(super) fn of(train: &v1::Train) -> Result<Option<u64>, Error> {
     Err(Error::invalid(
         "semantics",
         format!(
-            "{field} '{expression}' was resolved with {version} of the semantics of expressions, this server has version \
-             {current}, in which it can have other values; start the training again without the ticket or checkpoint"
+            "{field} '{expression}' was resolved with {version} of the semantics of expressions. This server has version \
+             {current}, in which the expression can have other values; start the training again without the ticket or checkpoint"
         ),
     ))
 }

@@ -91,7 +91,8 @@ const REPORT: (&str, &str) = (
     "Report how a trainer spent its time since its last report. A trainer sends a report about once per second. \
      Body: {\"dataset\", \"trainer\", \"rank\", \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \
      \"steps\", \"rows\", and optionally \"gpu_utilization\", 0 to 1}. \"trainer\" is a non-zero number that the trainer chooses. The DoGet calls of the trainer carry \
-     the same number in the header forebay-trainer, as 16 hexadecimal digits. Result, while a stream of the trainer waits for shuffle      windows: {\"loading\": {\"blocks\", \"blocks_done\", \"bytes\", \"bytes_done\", \"waits_for_memory\"}}.",
+     the same number in the header forebay-trainer, as 16 hexadecimal digits. Result, while a stream of the trainer waits for shuffle \
+     windows: {\"loading\": {\"blocks\", \"blocks_done\", \"bytes\", \"bytes_done\", \"waits_for_memory\"}}.",
 );
 
 const OPEN: (&str, &str) = (
