@@ -167,7 +167,7 @@ def test_a_state_of_an_earlier_package_with_expressions_is_rejected_by_name(reco
     recorded = earlier.REQUESTS[name]
     client = forebay.connect(recorded_server, report=False)
     ds = client.train("events", rank=0, **current_arguments(recorded["training"]))
-    with pytest.raises(forebay.errors.RequestError, match="version 3 of the semantics.*this server has version 4") as rejected:
+    with pytest.raises(forebay.errors.RequestError, match="version 3 of the semantics.*This server has version 4") as rejected:
         ds.load_state_dict(recorded["state"])
     assert earlier.EXPRESSIONS[name] in str(rejected.value)
     ds.close()
