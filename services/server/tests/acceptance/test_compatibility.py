@@ -47,7 +47,7 @@ def hashes(client: Client, ticket: bytes) -> list[str]:
 def test_tickets_of_an_earlier_server_with_expressions_are_refused_by_name(client: Client, name: str) -> None:
     for stream in REQUESTS[name]["streams"]:
         for ticket in (stream["json"].encode(), bytes.fromhex(stream["protobuf"])):
-            with refused("INVALID_ARGUMENT", EXPRESSIONS[name], "a version before 4", "this server has version 4"):
+            with refused("INVALID_ARGUMENT", EXPRESSIONS[name], "a version before 4", "This server has version 4"):
                 list(client.flight.do_get(flight.Ticket(ticket)))
 
 
