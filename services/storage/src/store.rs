@@ -13,6 +13,7 @@ pub(crate) mod local_file;
 pub(crate) mod local_object;
 pub(crate) mod location;
 mod names;
+mod observed_body;
 pub(crate) mod old_counts;
 pub(crate) mod request;
 pub(crate) mod retries;

@@ -3,24 +3,17 @@
 //! A store that hangs, or that can't be reached, gives no answer: neither a response, nor a further part of one. A response with the
 //! status of an error is an answer.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use object_store::{
     ClientOptions, Result,
-    client::{
-        HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-    },
+    client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService},
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::observed_body::{Observer, Part, observed};
 
 /// Time after a failed attempt within which a retry begins. Exceeds the longest wait between two retries.
 const RETRIED_WITHIN: Duration = Duration::from_secs(20);
@@ -140,42 +133,21 @@ impl HttpService for AnsweringService {
         let asked = self.answers.ask();
         let response = self.inner.execute(request).await.inspect_err(|_| asked.failed())?;
         asked.answered();
-        let (parts, body) = response.into_parts();
-        let body = HttpResponseBody::new(AnsweringBody { inner: body, asked: Some(asked) });
-        Ok(HttpResponse::from_parts(parts, body))
+        Ok(observed(response, Answering(Some(asked))))
     }
 }
 
-/// Response body whose parts are answers. The request ends when the body has been read or is dropped.
-struct AnsweringBody {
-    inner: HttpResponseBody,
-    asked: Option<Asked>,
-}
+/// Request whose body is being read. The parts of the body are answers. The request ends when the body has been read or is dropped.
+struct Answering(Option<Asked>);
 
-impl Body for AnsweringBody {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(_))) => self.asked.iter().for_each(Asked::answered),
-            Poll::Ready(Some(Err(_))) => self.asked.take().iter().for_each(Asked::failed),
-            Poll::Ready(None) => self.asked = None,
-            Poll::Pending => {}
+impl Observer for Answering {
+    fn next(&mut self, part: Part) -> Part {
+        match &part {
+            Some(Ok(_)) => self.0.iter().for_each(Asked::answered),
+            Some(Err(_)) => self.0.take().iter().for_each(Asked::failed),
+            None => self.0 = None,
         }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        part
     }
 }
 

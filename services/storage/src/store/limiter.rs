@@ -9,26 +9,20 @@
 //! body of an error is cut off there, so that its status is still reported; other bodies fail. The reader of a range checks the length
 //! of its body itself, except for a range without an end, with which `object_store` continues the body of a whole object.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use object_store::{
     ClientOptions, Result,
-    client::{
-        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-        HttpService,
-    },
+    client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService},
 };
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::http_client::NamedConnector;
+use super::{
+    http_client::NamedConnector,
+    observed_body::{Observer, Part, observed},
+};
 
 /// Maximum size of the body of an error, in bytes. It becomes a part of the message.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
@@ -76,15 +70,13 @@ impl HttpService for LimitingService {
         if is_overload(response.status().as_u16()) {
             permit.take().into_iter().for_each(Permit::overloaded);
         }
-        let (parts, body) = response.into_parts();
-        let (limit, is_cut) = match parts.status.is_success() {
+        let (limit, is_cut) = match response.status().is_success() {
             false => (MAX_ERROR_BYTES, true),
             true if is_range => (u64::MAX, false),
             true if is_listing => (MAX_LISTING_BYTES, false),
             true => (MAX_OBJECT_BYTES, false),
         };
-        let body = HttpResponseBody::new(LimitedBody { inner: body, limit, left: limit, is_cut, permit });
-        Ok(HttpResponse::from_parts(parts, body))
+        Ok(observed(response, Limited { limit, left: limit, is_cut, permit }))
     }
 }
 
@@ -100,9 +92,8 @@ fn is_overload(status: u16) -> bool {
     matches!(status, 408 | 429 | 503 | 504)
 }
 
-/// Response body of a limited size, which holds the permit of its request until it has been read or dropped.
-struct LimitedBody {
-    inner: HttpResponseBody,
+/// Limit of the size of a body, which holds the permit of its request until it has been read or dropped.
+struct Limited {
     /// Maximum size in bytes.
     limit: u64,
     /// Number of further bytes that may be received.
@@ -112,44 +103,27 @@ struct LimitedBody {
     permit: Option<Permit>,
 }
 
-impl Body for LimitedBody {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
+impl Observer for Limited {
+    fn next(&mut self, part: Part) -> Part {
+        if let Some(Ok(frame)) = &part {
             let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
             let Some(left) = self.left.checked_sub(bytes) else {
                 self.permit = None;
                 self.left = 0;
                 if self.is_cut {
-                    return Poll::Ready(None);
+                    return None;
                 }
                 let error = std::io::Error::other(format!("the response has more than {} bytes", self.limit));
-                return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Decode, error))));
+                return Some(Err(HttpError::new(HttpErrorKind::Decode, error)));
             };
             self.left = left;
         }
-        match &polled {
-            Poll::Ready(None) => self.permit.take().into_iter().for_each(Permit::succeeded),
-            Poll::Ready(Some(Err(error))) => {
-                self.permit.take().into_iter().for_each(|permit| permit.failed(error));
-            }
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        match &part {
+            None => self.permit.take().into_iter().for_each(Permit::succeeded),
+            Some(Err(error)) => self.permit.take().into_iter().for_each(|permit| permit.failed(error)),
+            Some(Ok(_)) => {}
         }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        part
     }
 }
 

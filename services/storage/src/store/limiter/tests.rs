@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use futures::future::join_all;
-use object_store::client::HttpRequestBody;
+use object_store::client::{HttpRequestBody, HttpResponseBody};
 use tokio::task::yield_now;
 
 use super::*;
