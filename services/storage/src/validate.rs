@@ -6,6 +6,7 @@ pub(crate) mod decompressed_size;
 pub(crate) mod delta_lengths;
 pub(crate) mod footer;
 pub(crate) mod footer_check;
+pub(crate) mod foreign_columns;
 pub(crate) mod int96;
 pub(crate) mod page_headers;
 pub(crate) mod parquet_shapes;

@@ -2,10 +2,10 @@
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 use parquet::{
-    basic::{Compression, Type as Physical},
+    basic::Type as Physical,
     errors::ParquetError,
     file::metadata::{
         ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
@@ -19,9 +19,14 @@ use crate::{
     dataset::{
         column_sizes::null_bytes,
         file_columns::{FileColumn, file_columns, single_column},
+        schema::unsupported,
     },
     store::{request, target::Target},
-    validate::{decoder_errors::catch_panics, footer_check::check_footer},
+    validate::{
+        decoder_errors::catch_panics,
+        footer_check::check_footer,
+        foreign_columns::{ForeignColumns, readable},
+    },
 };
 
 /// Size of the trailer of a file: the length of the footer and `PAR1`.
@@ -180,8 +185,7 @@ fn encrypted(url: &str) -> Error {
 /// of `bytes`.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file or an unsupported
-/// codec, [`Error::Limit`] for a row group of more than 2^32 - 1 rows and for a type whose null has more than
+/// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file, [`Error::Limit`] for a row group of more than 2^32 - 1 rows and for a type whose null has more than
 /// `max_block_bytes` bytes.
 pub(crate) fn parse_footer(
     bytes: &Bytes,
@@ -192,10 +196,27 @@ pub(crate) fn parse_footer(
     if check_footer(bytes).map_err(|malformed| Error::corrupt(url, malformed.to_string()))? {
         return Err(encrypted(url));
     }
-    let metadata =
-        catch_panics(url, || without_zero_offsets(ParquetMetaDataReader::decode_metadata(bytes)?))?;
+    let decode = |bytes: &Bytes| {
+        catch_panics(url, || without_zero_offsets(ParquetMetaDataReader::decode_metadata(bytes)?))
+    };
+    let (metadata, foreign) = match decode(bytes) {
+        Ok(metadata) => (metadata, ForeignColumns::default()),
+        Err(refused) => match readable(bytes) {
+            Ok(Some((readable, foreign))) => (decode(&readable)?, foreign),
+            Ok(None) | Err(_) => return Err(refused),
+        },
+    };
     check_ranges(&metadata, size - TAIL - bytes.len() as u64, url)?;
-    let (schema, columns) = file_columns(metadata.file_metadata());
+    let (mut schema, mut columns) = file_columns(metadata.file_metadata());
+    let reasons = foreign.reasons(&metadata, &columns);
+    if !reasons.is_empty() {
+        let mut fields = schema.fields().to_vec();
+        for (root, reason) in reasons {
+            fields[root] = Arc::new(unsupported(fields[root].name(), &reason));
+            columns[root].declared = DataType::Null;
+        }
+        schema = Schema::new(fields);
+    }
     check_schema(&schema, url, max_block_bytes)?;
     Ok(Footer { metadata: Arc::new(metadata), schema, columns })
 }
@@ -236,11 +257,11 @@ fn check_ranges(metadata: &ParquetMetaData, end: u64, url: &str) -> Result<(), E
         }
         for column in group.columns() {
             let name = column.column_path().string();
+            if column.file_path().is_some_and(|path| !path.is_empty()) {
+                return Err(Error::unsupported(url, format!("column {name}: its data is in another file")));
+            }
             check_chunk(column, group, end)
                 .map_err(|detail| Error::corrupt(url, detail).at(Some(index), Some(&name)))?;
-            if matches!(column.compression(), Compression::LZO) {
-                return Err(Error::unsupported(url, format!("column {name} is compressed with LZO")));
-            }
         }
     }
     // Some writers store no total. Blocks are made of the rows of row groups, so the total is not needed.
@@ -268,9 +289,6 @@ fn check_chunk(column: &ColumnChunkMetaData, group: &RowGroupMetaData, end: u64)
     }
     if column.column_type() == Physical::FIXED_LEN_BYTE_ARRAY && column.column_descr().type_length() < 0 {
         return Err(format!("fixed length of {} bytes", column.column_descr().type_length()));
-    }
-    if column.file_path().is_some_and(|path| !path.is_empty()) {
-        return Err("the column data is in another file".to_owned());
     }
     let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
     let length = column.compressed_size();

@@ -62,12 +62,22 @@ pub(crate) const FILE_METADATA: Shape = Struct(&[
 pub(crate) const SCHEMA: i16 = 2;
 /// `FileMetaData.row_groups`.
 pub(crate) const ROW_GROUPS: i16 = 4;
+/// `FileMetaData.key_value_metadata`.
+pub(crate) const KEY_VALUE_METADATA: i16 = 5;
+/// `FileMetaData.created_by`.
+pub(crate) const CREATED_BY: i16 = 6;
 /// `FileMetaData.encryption_algorithm`.
 pub(crate) const ENCRYPTION: i16 = 8;
+/// `SchemaElement.name`.
+pub(crate) const NAME: i16 = 4;
 /// `SchemaElement.num_children`.
 pub(crate) const NUM_CHILDREN: i16 = 5;
 /// `RowGroup.columns`.
 pub(crate) const COLUMNS: i16 = 1;
+/// `ColumnChunk.meta_data`.
+pub(crate) const COLUMN_METADATA_OF_CHUNK: i16 = 3;
+/// `ColumnMetaData.codec`.
+pub(crate) const CODEC: i16 = 4;
 /// `ColumnChunk.crypto_metadata`.
 pub(crate) const COLUMN_CRYPTO: i16 = 8;
 

@@ -135,6 +135,14 @@ impl<'a> Walker<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
+    /// Walks a binary and returns its bytes.
+    pub(crate) fn binary(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.length("a binary")?;
+        let start = self.at;
+        self.advance(length)?;
+        Ok(&self.bytes[start..self.at])
+    }
+
     /// Walks an integer that must be a count or size of at most 31 bits.
     pub(crate) fn size(&mut self, what: &str) -> Result<u32, Malformed> {
         let value = self.int()?;
@@ -151,10 +159,7 @@ impl<'a> Walker<'a> {
             Wire::Int => self.varint().map(drop),
             Wire::Double => self.advance(8),
             Wire::Uuid => self.advance(16),
-            Wire::Binary => {
-                let length = self.length("a binary")?;
-                self.advance(length)
-            }
+            Wire::Binary => self.binary().map(drop),
             Wire::List => self.elements(Self::skip),
             Wire::Map => self.map(),
             Wire::Struct => self.fields(|walker, field| walker.skip(field.wire)),

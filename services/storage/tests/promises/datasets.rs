@@ -468,7 +468,7 @@ async fn progress_counts_every_file() {
 }
 
 /// Replaces the footer of a file by `edit` of it.
-fn with_footer(file: &[u8], edit: impl FnOnce(ParquetMetaData) -> ParquetMetaData) -> Vec<u8> {
+pub(crate) fn with_footer(file: &[u8], edit: impl FnOnce(ParquetMetaData) -> ParquetMetaData) -> Vec<u8> {
     let (before, trailer) = file.split_at(file.len() - 8);
     let length = u32::from_le_bytes(trailer[..4].try_into().unwrap()) as usize;
     let (data, footer) = before.split_at(before.len() - length);

@@ -9,6 +9,7 @@ mod columns;
 mod common;
 mod datasets;
 mod footer_files;
+mod kinds;
 mod odd_files;
 mod pruning;
 mod retries;

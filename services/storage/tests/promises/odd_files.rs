@@ -208,3 +208,84 @@ async fn a_column_without_an_arrow_type_fails_only_requests_that_need_it() {
     assert!(snapshot.check_supported(0, "").is_ok() && snapshot.check_supported(1, "").is_err());
     assert_eq!(reader.statistics(0, &[1]).await.unwrap()[0].null_counts, [None]);
 }
+
+/// A file of the integer columns `id`, `value` and `ok`. The footer then has the bytes of the second of each of `changes` in place of the
+/// first, everywhere.
+fn changed_file(changes: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let message = "message schema { required int64 id; required int64 value; required group s { required int64 part; } }";
+    let schema = Arc::new(parse_message_type(message).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    while let Some(mut column) = group.next_column().unwrap() {
+        column.typed::<Int64Of>().write_batch(&[7, 8], None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    let mut file = writer.into_inner().unwrap();
+    let mut footer = u32::from_le_bytes(file[file.len() - 8..file.len() - 4].try_into().unwrap()) as usize;
+    footer = file.len() - 8 - footer;
+    for (from, to) in changes {
+        let places: Vec<usize> =
+            (footer..file.len() - from.len()).filter(|at| file[*at..].starts_with(from)).collect();
+        assert!(!places.is_empty(), "the footer has {from:?}");
+        places.iter().for_each(|at| file[*at..*at + to.len()].copy_from_slice(to));
+    }
+    file
+}
+
+/// Path and codec of the chunk of the column `value`, which is not compressed, and the same with the codec `number`.
+fn with_codec(number: u8) -> (Vec<u8>, Vec<u8>) {
+    let chunk = |number: u8| [&[0x19, 0x18, 5][..], b"value", &[0x15, number << 1]].concat();
+    (chunk(0), chunk(number))
+}
+
+#[tokio::test]
+async fn a_column_of_an_unknown_codec_or_name_fails_only_requests_that_need_it() {
+    let (plain, lzo) = with_codec(3);
+    let (_, future) = with_codec(42);
+    let unnamed: &[(&[u8], &[u8])] = &[(b"value", b"val\xe9e")];
+    let nested: &[(&[u8], &[u8])] = &[(b"part", b"p\xff\xfet")];
+    for (changes, position, name, reason) in [
+        (&[(&plain[..], &lzo[..])][..], 1, "value", "it is compressed with LZO"),
+        (&[(&plain[..], &future[..])], 1, "value", "it is compressed with codec 42, which is not known"),
+        (unnamed, 1, "val\\xe9e", "its name is not UTF-8"),
+        (nested, 2, "s", "the name of a field in it is not UTF-8"),
+    ] {
+        let fixture = Fixture::new();
+        fixture.write_bytes("a.parquet", &changed_file(&[]));
+        fixture.write_bytes("b.parquet", &changed_file(changes));
+        if name.contains('\\') {
+            // A name that is not UTF-8 is not that of a column of another file.
+            let error = fixture.take().await.unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            std::fs::remove_file(fixture.data().join("a.parquet")).unwrap();
+        }
+        let snapshot = fixture.take().await.unwrap();
+        assert_eq!(snapshot.schema().field(position).name(), name);
+        let reader = fixture.reader(&snapshot);
+        let others: Vec<usize> = (0..3).filter(|column| *column != position).collect();
+        let rows = read_columns(&reader, &others).await.unwrap();
+        assert_eq!(&rows["id"].as_primitive::<Int64Type>().values()[..2], &[7, 8], "{reason}");
+        let error = read_columns(&reader, &[0, position]).await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        let expected = format!("is not supported: column {name}: {reason}; request other columns");
+        assert!(error.to_string().contains(&expected), "{error}");
+        for block in 0..snapshot.blocks().len() {
+            let known = reader.statistics(block, &[position]).await.unwrap();
+            assert_eq!(
+                (known[0].min.logical_null_count(), known[0].max.logical_null_count()),
+                (1, 1),
+                "{reason}"
+            );
+            reader.page_statistics(block, &[position]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn texts_about_the_writer_that_are_not_utf_8_are_ignored() {
+    let fixture = Fixture::new();
+    fixture.write_bytes("a.parquet", &changed_file(&[(b"parquet-rs", b"parquet-\xe9s")]));
+    let rows = fixture.read().await.unwrap();
+    assert_eq!(rows["value"].as_primitive::<Int64Type>().values(), &[7, 8]);
+}
