@@ -61,6 +61,13 @@ impl Error {
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 
+    /// The data of the block at `place` contradicts its footer, its statistics or the stored counts about `columns`.
+    pub(crate) fn contradiction(place: &str, columns: &str, detail: String) -> Self {
+        let column = (!columns.is_empty()).then(|| columns.to_owned());
+        let file = place.to_owned();
+        forebay_storage::Error::Corrupt { file, row_group: None, column, detail, source: None }.into()
+    }
+
     /// The rows of the block at `place` need more memory than there is.
     pub(crate) fn block_too_large(place: &str, needed: u64, limit: u64) -> Self {
         let advice = "raise --cache-memory, request fewer columns or write smaller row groups".into();

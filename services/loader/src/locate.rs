@@ -13,6 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::{
     Error, Job, Pool, Priority,
+    block_reader::place_of,
     request::mixture::interleaved,
     selection::{
         counts::Counter,
@@ -51,13 +52,17 @@ struct FrameRows {
 }
 
 impl FrameRows {
-    /// Returns the rows of the given items of `block`, each with its place in the batch. `wanted` holds (place, item)
+    /// Returns the rows of the given items of the block at `place`, each with its place in the batch. `wanted` holds (place, item)
     /// pairs.
-    fn items(&self, block: u32, wanted: &[(u32, u32)]) -> Result<Vec<Placed>, Error> {
+    fn items(&self, place: &str, wanted: &[(u32, u32)]) -> Result<Vec<Placed>, Error> {
         let mut rows = Vec::with_capacity(wanted.len());
         for (at, item) in wanted {
-            let absent =
-                || Error::Internal(format!("block {block} has no item {item}, though it was counted"));
+            let absent = || {
+                let detail = format!(
+                    "no row or group {item} of those that follow from its statistics or the stored counts"
+                );
+                Error::contradiction(place, "", detail)
+            };
             rows.extend(self.item(*item).ok_or_else(absent)?.iter().map(|row| (*at, *row)));
         }
         Ok(rows)
@@ -107,7 +112,8 @@ pub(crate) async fn locate(
         let mut frames = stream::iter(pending)
             .map(|(block, wanted)| async move {
                 let frame = frame_rows(counter, part, block).await?;
-                pool.run(Priority::Interactive, move || frame.items(block, &wanted)).await
+                let place = place_of(part.snapshot(), block);
+                pool.run(Priority::Interactive, move || frame.items(&place, &wanted)).await
             })
             .buffered(CONCURRENT_BLOCKS);
         while let Some(found) = frames.try_next().await? {

@@ -274,4 +274,34 @@ mod tests {
         assert!(clipped.starts_with("there is no column") && clipped.ends_with("did you mean 'x'?"));
         assert_eq!(clip("short"), "short");
     }
+
+    #[test]
+    fn corrupt_and_unsupported_files_and_stores_that_fail_have_different_statuses() {
+        use forebay_storage::Error as Storage;
+
+        let (file, detail) = ("s3://b/a.parquet".to_owned(), "column x".to_owned());
+        let corrupt = Storage::Corrupt {
+            file: file.clone(),
+            row_group: None,
+            column: Some("x".to_owned()),
+            detail: detail.clone(),
+            source: None,
+        };
+        let unsupported = Storage::Unsupported { location: file.clone(), detail };
+        let source = std::sync::Arc::new(std::io::Error::other("timed out"));
+        let unavailable = Storage::Unavailable { location: file, source };
+        for (error, code, status) in [
+            (corrupt, Code::DataLoss, StatusCode::INTERNAL_SERVER_ERROR),
+            (unsupported, Code::FailedPrecondition, StatusCode::CONFLICT),
+            (unavailable, Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+        ] {
+            let text = error.to_string();
+            let of_load = Error::from(forebay_loader::Error::Storage(error.clone()));
+            assert_eq!(of_load, Error::from(error), "the loader adds nothing");
+            assert_eq!((of_load.grpc_code(), of_load.http_code()), (code, status), "{text}");
+            assert_eq!(of_load.message(), text);
+        }
+        let busy = Error::from(forebay_loader::Error::Unavailable("no memory".to_owned()));
+        assert_eq!(busy.grpc_code(), Code::Unavailable);
+    }
 }

@@ -26,6 +26,8 @@ use crate::{
 pub struct FrameBuilder {
     view: Arc<View>,
     place: String,
+    /// Columns whose statistics decide the number of rows, separated by commas; empty without a filter.
+    counted_by: String,
     /// Number of rows that the frame will have.
     rows: usize,
     /// Maximum size of the frame in bytes.
@@ -61,13 +63,20 @@ impl FrameBuilder {
         });
         let tables = tables.collect();
         let (limit, nested_bytes, runs) = (u64::MAX, 0, RunsBuilder::default());
-        Ok(Self { view, place, rows, limit, frame, nested, nested_bytes, tables, runs })
+        let counted_by = String::new();
+        Ok(Self { view, place, counted_by, rows, limit, frame, nested, nested_bytes, tables, runs })
     }
 
     /// Sets the maximum size of the frame in bytes.
     #[must_use]
     pub(crate) fn within(self, limit: u64) -> Self {
         Self { limit, ..self }
+    }
+
+    /// Sets the columns whose statistics decide the number of rows, for errors.
+    #[must_use]
+    pub(crate) fn counted_by(self, columns: String) -> Self {
+        Self { counted_by: columns, ..self }
     }
 
     /// Sets the place that identifies the block of the following chunks in errors.
@@ -79,16 +88,16 @@ impl FrameBuilder {
     /// Appends a chunk whose columns are the view's projection.
     ///
     /// # Errors
-    /// - [`Error::Value`] for a value that a tensor can't hold, for a null in a column without nulls according to the
-    ///   footers, and for more than 4 GiB of strings, binary values and lists.
+    /// - [`Error::Value`] for a value that a tensor can't hold, and for more than 4 GiB of strings, binary values and lists.
     /// - [`Error::TooLarge`] if the values exceed the maximum size of the frame.
-    /// - [`Error::Internal`] for more rows than announced.
+    /// - [`Error::Storage`] of corrupt data for more rows than announced, and for a null in a column without nulls according to the
+    ///   footers.
     pub fn append(&mut self, chunk: &RecordBatch) -> Result<(), Error> {
         assert_off_io_threads(LongWork::Frame);
         let start = self.frame.rows;
         let end = start + chunk.num_rows();
         if end > self.rows {
-            return Err(Error::Internal(format!("{}: more rows than the block has", self.place)));
+            return Err(self.miscounted("more"));
         }
         let view = Arc::clone(&self.view);
         let mut outputs = ChunkParts::default();
@@ -119,6 +128,15 @@ impl FrameBuilder {
         self.check_size()
     }
 
+    /// Error of a block that has more or fewer rows than were announced.
+    fn miscounted(&self, than: &str) -> Error {
+        let detail = format!(
+            "{than} rows than the {} that follow from its statistics or the stored counts",
+            self.rows
+        );
+        Error::contradiction(&self.place, &self.counted_by, detail)
+    }
+
     /// Checks the size of the rows so far.
     fn check_size(&self) -> Result<(), Error> {
         let tables = self.tables.iter().map(TableBuilder::bytes).sum::<usize>();
@@ -133,10 +151,10 @@ impl FrameBuilder {
     /// Returns the finished frame.
     ///
     /// # Errors
-    /// [`Error::Internal`] if rows are missing.
+    /// [`Error::Storage`] of corrupt data if rows are missing.
     pub fn finish(mut self) -> Result<Frame, Error> {
         if self.frame.rows != self.rows {
-            return Err(Error::Internal(format!("{}: fewer rows than the block has", self.place)));
+            return Err(self.miscounted("fewer"));
         }
         for chunks in &self.nested {
             self.frame.nested.push(joined(chunks)?);
@@ -242,15 +260,15 @@ impl FrameBuilder {
     /// Returns the validity bit of a column and its nulls in this chunk.
     ///
     /// # Errors
-    /// [`Error::Value`] if the column has nulls but no validity bit.
+    /// [`Error::Storage`] of corrupt data if the column has nulls but no validity bit.
     fn validity(&self, chunk: &RecordBatch, input: usize, bit: Nulls) -> Result<Option<Validity>, Error> {
         let array = chunk.column(input);
         match bit {
             Some(bit) => Ok(Some((bit, array.nulls().filter(|nulls| nulls.null_count() > 0).cloned()))),
             None if array.null_count() == 0 => Ok(None),
             None => {
-                let reason = "a null, although the footer has a null count of 0".to_owned();
-                Err(value_error(&self.place, chunk, input, reason))
+                let detail = "a null, although the footer has a null count of 0".to_owned();
+                Err(Error::contradiction(&self.place, chunk.schema_ref().field(input).name(), detail))
             }
         }
     }

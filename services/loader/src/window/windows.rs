@@ -232,18 +232,24 @@ impl Windows {
         let (mut parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);
-        let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?.within(limit);
+        let schema = job.snapshot().schema();
+        let name = |column: &usize| schema.field(*column).name().as_str();
+        let filtered = view.filter().map_or(&[][..], |filter| filter.inputs());
+        let columns = filtered.iter().map(name).collect::<Vec<_>>().join(", ");
+        let builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?;
+        let mut builder = builder.within(limit).counted_by(columns);
         let started = std::time::Instant::now();
         let last = parts.pop();
         for part in parts {
             builder = self.append(job, part, builder, &permit, Ok).await?;
         }
-        let groups = job.rows.groups_in(block);
+        let (groups, keys) = (job.rows.groups_in(block), job.train().group_by.join(", "));
         let finish = move |builder: FrameBuilder| {
             let frame = builder.finish()?.with_load_time(started.elapsed());
             if frame.groups() != groups {
                 let found = frame.groups();
-                return Err(Error::Internal(format!("{place}: found {found} groups, counted {groups}")));
+                let detail = format!("{found} groups, expected {groups} by the stored counts");
+                return Err(Error::contradiction(&place, &keys, detail));
             }
             Ok(frame)
         };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod assembly;
+mod contradictions;
 mod decode_order;
 #[path = "../fixture/mod.rs"]
 mod fixture;
