@@ -14,6 +14,7 @@ mod turns;
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     hash::Hash,
     sync::Arc,
 };
@@ -39,6 +40,12 @@ pub struct Budget {
     flow: u64,
 }
 
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Budget of {} bytes", self.capacity_bytes())
+    }
+}
+
 struct Shared {
     capacity_bytes: u64,
     state: Mutex<State>,
@@ -49,6 +56,8 @@ struct State {
     reserved_bytes: u64,
     /// Part of `reserved_bytes` in [long-lived](Reservation::keep) reservations.
     kept_bytes: u64,
+    /// Part of `kept_bytes` for values [outside](Reservation::keep_outside) of the memory tier.
+    outside_bytes: u64,
     /// Bytes that are being loaded from each source that has some.
     loading_bytes: HashMap<SourceId, u64>,
     /// Reserved bytes of each tenant that has some.
@@ -91,6 +100,7 @@ pub struct TooLarge {
 pub struct Reservation {
     bytes: u64,
     is_kept: bool,
+    is_outside: bool,
     tenant: Tenant,
     sources: Arc<[SourceId]>,
     /// Bytes that are charged to each of `sources`.
@@ -126,6 +136,11 @@ impl Budget {
     /// Bytes outside of long-lived reservations: the largest reservation that can be granted.
     pub fn available_bytes(&self) -> u64 {
         self.shared.available_bytes(&self.shared.state.lock())
+    }
+
+    /// Bytes that the values of the memory tier may have: all but those of values [outside](Reservation::keep_outside) of it.
+    pub fn tier_bytes(&self) -> u64 {
+        self.shared.capacity_bytes.saturating_sub(self.shared.state.lock().outside_bytes)
     }
 
     /// Bytes that are currently reserved. May exceed the capacity after a reservation was [raised](Reservation::raise).
@@ -348,7 +363,16 @@ impl Shared {
         state.reserved_bytes += bytes;
         state.charge_tenant(tenant, |reserved| reserved + bytes);
         state.charge(&sources, |loading| loading + bytes);
-        Reservation { bytes, is_kept: false, tenant, sources, loading_bytes: bytes, shared: Arc::clone(self) }
+        let shared = Arc::clone(self);
+        Reservation {
+            bytes,
+            is_kept: false,
+            is_outside: false,
+            tenant,
+            sources,
+            loading_bytes: bytes,
+            shared,
+        }
     }
 
     /// Grants reservations in turn while they fit.
@@ -414,6 +438,7 @@ impl Reservation {
         state.reserved_bytes += extra;
         state.charge_tenant(self.tenant, |reserved| reserved + extra);
         state.kept_bytes += if self.is_kept { extra } else { 0 };
+        state.outside_bytes += if self.is_outside { extra } else { 0 };
         self.bytes += extra;
         drop(state);
         if self.is_kept {
@@ -457,11 +482,12 @@ impl Reservation {
         let loading_bytes = bytes.min(self.loading_bytes);
         self.loading_bytes -= loading_bytes;
         let (sources, shared) = (Arc::clone(&self.sources), Arc::clone(&self.shared));
-        Some(Self { bytes, is_kept: self.is_kept, tenant: self.tenant, sources, loading_bytes, shared })
+        let Self { is_kept, is_outside, tenant, .. } = *self;
+        Some(Self { bytes, is_kept, is_outside, tenant, sources, loading_bytes, shared })
     }
 
     /// Adds the bytes of `other`, of the same budget and tenant, to this reservation. They are then charged to no source. Both must
-    /// be long-lived, or neither.
+    /// be long-lived, or neither, and for values of the same place.
     pub fn merge(&mut self, mut other: Self) {
         other.loaded();
         self.bytes += std::mem::take(&mut other.bytes);
@@ -476,6 +502,16 @@ impl Reservation {
             self.shared.grant();
         }
     }
+
+    /// Marks the reservation as long-lived, like [`keep`](Self::keep), and as one for values that are not in the memory tier. The tier
+    /// evicts values with the next load, to leave room for them.
+    pub fn keep_outside(&mut self) {
+        if !self.is_outside {
+            self.is_outside = true;
+            self.shared.state.lock().outside_bytes += self.bytes;
+        }
+        self.keep();
+    }
 }
 
 impl Drop for Reservation {
@@ -485,6 +521,7 @@ impl Drop for Reservation {
             state.reserved_bytes = state.reserved_bytes.saturating_sub(self.bytes);
             state.charge_tenant(self.tenant, |reserved| reserved.saturating_sub(self.bytes));
             state.kept_bytes -= if self.is_kept { self.bytes } else { 0 };
+            state.outside_bytes -= if self.is_outside { self.bytes } else { 0 };
             state.charge(&self.sources, |loading| loading.saturating_sub(self.loading_bytes));
         }
         if self.bytes > 0 {

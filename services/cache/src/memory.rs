@@ -160,7 +160,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     /// is within its budget or no value can be evicted.
     fn charge(&self, bytes: u64) {
         self.tier.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let capacity_bytes = self.tier.budget.capacity_bytes();
+        let capacity_bytes = self.tier.budget.tier_bytes();
         if self.resident_bytes() > capacity_bytes {
             self.evict(capacity_bytes);
         }

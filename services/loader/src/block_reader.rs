@@ -204,7 +204,9 @@ impl BlockReader {
         permit.lock().loading();
         let begin = || self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
         let planning = begin();
-        let planned = what.reader.plan(what.block as usize, what.columns).await?;
+        // The footer is parsed in the turn of the flow.
+        let reader = what.reader.computed_by(self.pool.compute(flow, Priority::Background));
+        let planned = reader.plan(what.block as usize, what.columns).await?;
         // The time of waiting for memory is not charged to the store.
         drop(planning);
         let missing = planned.bytes().saturating_sub(permit.lock().bytes() / 2);

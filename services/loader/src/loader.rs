@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use forebay_cache::{Disk, DiskConfig, FileSystem, Files, Recovery, Weigh};
+use forebay_cache::{Budget, Disk, DiskConfig, FileSystem, Files, Recovery, Weigh};
 use forebay_plan::{Cursor, EpochOrder};
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
@@ -255,7 +255,7 @@ impl Loader {
     /// # Errors
     /// Returns [`Error::TooLarge`] if less memory is available.
     pub fn reserve_for_lookups(&self, bytes: u64) -> Result<(), Error> {
-        let budget = self.windows.memory().budget();
+        let budget = self.budget();
         let too_large = || Error::TooLarge {
             what: "the memory for lookups".into(),
             needed: bytes,
@@ -265,6 +265,11 @@ impl Loader {
         let reservation = budget.try_reserve(bytes, &[]).ok_or_else(too_large)?;
         self.lookup_memory.put(reservation);
         Ok(())
+    }
+
+    /// Budget of the memory of frames, lookups and snapshots.
+    pub fn budget(&self) -> &Budget {
+        self.windows.memory().budget()
     }
 
     /// Takes `bytes` for `what` from the memory [reserved for lookups](Self::reserve_for_lookups). Dropping the returned value
@@ -320,7 +325,7 @@ impl Loader {
 
     /// Bytes of memory that are not reserved for lookups.
     fn free_bytes(&self) -> u64 {
-        self.windows.memory().budget().available_bytes()
+        self.budget().available_bytes()
     }
 
     /// Opens the stream of batches of one rank and lane. Dropping the stream cancels its work.
@@ -505,7 +510,7 @@ impl Loader {
 
     /// Bytes of memory that are reserved for windows and lookups.
     pub fn reserved_bytes(&self) -> u64 {
-        self.windows.memory().budget().reserved_bytes()
+        self.budget().reserved_bytes()
     }
 
     /// Bytes of frames in memory.

@@ -72,7 +72,8 @@ impl Services {
         let events = Events::new(limits.max_events);
         let (sessions, drain) = (Sessions::new(), Drain::default());
         let members = Members::new(settings, &state, &sessions, &drain, events.clone()).await?;
-        let datasets = Datasets::new(settings, state, events.clone())?;
+        let state = state.charged_to(loader.budget().clone());
+        let datasets = Datasets::new(settings, state, &pool, events.clone())?;
         let explainer =
             Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
         let lookup_pool = Pool::new(settings.lookup_threads, Scheduling::Normal)

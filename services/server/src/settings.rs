@@ -60,8 +60,8 @@ pub struct Settings {
     /// Zone of this server, such as `eu-west-1a`: up to 64 letters, digits, `-`, `_` and `.`. A client that sends its own zone receives
     /// only locations in this zone, if the zone has servers. Default: none.
     pub zone: Option<String>,
-    /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the
-    /// machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
+    /// Memory for decoded data and for snapshots (the lists of files and row groups), in bytes, or with a unit such as `8GiB`; at least
+    /// 1 MiB. Default: half of the memory of the machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
     #[serde(serialize_with = "exactly")]
     pub cache_memory: ByteSize,
     /// Disk space for decoded columns in the cache directory, in bytes, or with a unit such as `200GiB`; 0 disables the disk cache.

@@ -33,8 +33,11 @@ pub(crate) async fn task<T: Send + 'static>(
 async fn joined<T>(handle: JoinHandle<Result<T, Error>>) -> Result<T, Error> {
     match AbortOnDropHandle::new(handle).await {
         Ok(outcome) => outcome,
-        Err(error) => {
-            Err(Error::Unavailable { location: "this process".to_owned(), source: Arc::new(error) })
-        }
+        Err(error) => Err(stopping(error)),
     }
+}
+
+/// Error of work that has not ended, because the process stops.
+pub(crate) fn stopping(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Unavailable { location: "this process".to_owned(), source: Arc::new(error) }
 }

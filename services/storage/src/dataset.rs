@@ -7,6 +7,7 @@ pub(crate) mod file_columns;
 pub(crate) mod intervals;
 pub(crate) mod listing;
 pub(crate) mod manifest;
+pub(crate) mod memory;
 pub(crate) mod merged_footers;
 pub(crate) mod partitions;
 pub(crate) mod schema;

@@ -6,6 +6,9 @@ use parquet::errors::ParquetError;
 
 use crate::store::failure::{Failure, describe};
 
+/// Limited quantity of the error about a snapshot for which the memory budget has no room.
+pub(crate) const SNAPSHOT_MEMORY: &str = "memory of the snapshot and its manifest in bytes (cache_memory, less what lookups and other snapshots hold)";
+
 /// Cause of an [`Error`]. Shared, so that every waiter of a coalesced read receives the same failure.
 pub type Source = Arc<dyn std::error::Error + Send + Sync>;
 
@@ -143,6 +146,11 @@ impl Error {
         let Self::Corrupt { source: Some(source), .. } = self else { return false };
         let cause = source.downcast_ref::<ParquetError>();
         matches!(cause, Some(ParquetError::External(cause)) if cause.is::<DamagedPage>())
+    }
+
+    /// Returns true if the memory budget has no room for a snapshot. Another attempt can succeed once other snapshots are released.
+    pub fn is_without_snapshot_memory(&self) -> bool {
+        matches!(self, Self::Limit { what, .. } if *what == SNAPSHOT_MEMORY)
     }
 
     /// Returns an [`Error::Corrupt`] that concerns a whole file.

@@ -11,6 +11,7 @@
 //! | `validate` | checks of footers, page headers and pages before a decoder trusts their lengths |
 //! | `read` | footer cache, byte ranges, fetching and decoding of blocks |
 //! | `prune` | row group statistics, page indexes and bloom filters |
+//! | `compute` | the executor of CPU work on metadata, which the caller chooses for each tenant or flow |
 //!
 //! # Data flow
 //!
@@ -38,6 +39,7 @@
 
 mod blocking;
 mod cache_key;
+mod compute;
 mod config;
 mod dataset;
 mod error;
@@ -47,6 +49,7 @@ mod store;
 mod validate;
 
 pub use cache_key::cache_key;
+pub use compute::{Compute, Work};
 pub use config::Config;
 pub use dataset::{
     block::{BLOCK_ROWS, Block},

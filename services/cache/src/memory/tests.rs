@@ -33,6 +33,25 @@ async fn the_least_recently_used_value_is_evicted_first_and_values_in_use_stay()
 }
 
 #[tokio::test]
+async fn values_leave_room_for_long_lived_reservations_outside_of_the_tier() {
+    let memory = Memory::new(30, Arc::new(NoForecast));
+    for key in 1..4 {
+        load(&memory, key, 10).await;
+    }
+    let mut outside = memory.budget().try_reserve(15, &[]).unwrap();
+    outside.keep_outside();
+    let part = outside.split(5).unwrap();
+    assert_eq!((memory.budget().tier_bytes(), memory.budget().available_bytes()), (15, 15));
+    load(&memory, 4, 10).await;
+    assert_eq!(memory.resident_bytes(), 10);
+    drop(outside);
+    load(&memory, 5, 10).await;
+    assert_eq!((memory.resident_bytes(), memory.budget().tier_bytes()), (20, 25));
+    drop(part);
+    assert_eq!(memory.budget().tier_bytes(), 30);
+}
+
+#[tokio::test]
 async fn a_value_heavier_than_expected_is_charged_in_full() {
     let memory = Memory::new(30, Arc::new(NoForecast));
     load(&memory, 1, 10).await;

@@ -10,8 +10,9 @@ use crate::Scheduling;
 const ROWS: usize = 50_000;
 const COLUMN_BYTES: u64 = 8 * ROWS as u64;
 
-/// A block of three columns of random values, which neither an encoding nor a compression makes shorter.
-async fn reader() -> Reader {
+/// A block of three columns of random values, which neither an encoding nor a compression makes shorter. Its footer is in memory if
+/// `is_planned` is true.
+async fn reader(is_planned: bool) -> Reader {
     let mut random = fastrand::Rng::with_seed(1);
     let columns = ["a", "gap", "b"].map(|name| {
         let values = std::iter::repeat_with(|| random.i64(..)).take(ROWS);
@@ -26,14 +27,19 @@ async fn reader() -> Reader {
     store.put(&Path::from("data/a.parquet"), bytes.into()).await.unwrap();
     let location = Location::with_store("memory://data", store, "data");
     let state =
-        State::open(Location::with_store("memory://state", Arc::new(InMemory::new()), ""), None, &config);
-    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
-    Reader::new(Arc::new(snapshot), location, &state, config)
+        || State::open(Location::with_store("memory://state", Arc::new(InMemory::new()), ""), None, &config);
+    let snapshot = take_snapshot("d", &location, &state(), &config, |_, _| {}).await.unwrap();
+    // The footer is not in memory.
+    let reader = Reader::new(Arc::new(snapshot), location, &state(), config.clone());
+    if is_planned {
+        reader.plan(0, &[0]).await.unwrap();
+    }
+    reader
 }
 
 /// Bytes that are reserved while the columns are decoded.
 async fn reserved_for(columns: &[usize]) -> u64 {
-    let reader = reader().await;
+    let reader = reader(true).await;
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let blocks = BlockReader::new(1 << 30, &Config::default(), pool);
     let (budget, excess) = (blocks.budget.clone(), blocks.excess.clone());
@@ -63,7 +69,7 @@ async fn without_gaps_twice_the_size_of_a_block_is_reserved() {
 
 #[tokio::test]
 async fn column_chunks_that_are_larger_than_expected_wait_for_memory_before_they_are_read() {
-    let reader = reader().await;
+    let reader = reader(true).await;
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let config = Config { decode_bytes: Some(8 * COLUMN_BYTES), ..Config::default() };
     let blocks = BlockReader::new(1 << 30, &config, pool);
@@ -82,4 +88,25 @@ async fn column_chunks_that_are_larger_than_expected_wait_for_memory_before_they
     assert_eq!(fetched.len(), 1, "half of the memory for decoding has room for four columns");
     fetched.clear();
     assert!(reads.next().await.is_some(), "the next one follows when the memory is released");
+}
+
+#[tokio::test]
+async fn footers_are_parsed_on_the_pool_as_background_work() {
+    let reader = reader(false).await;
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let busy = pool.run(Priority::Interactive, move || Ok(blocked.recv().is_ok()));
+    let blocks = BlockReader::new(1 << 30, &Config::default(), pool.clone());
+    let activity = Arc::clone(blocks.activity());
+    let read = tokio::spawn(async move {
+        let what = BlockColumns { reader: &reader, block: 0, columns: &[0] };
+        blocks.read(what, Purpose::Window, Flow::new(), |chunks| async move { Ok(chunks.count()) }).await
+    });
+    while pool.waiting().1 == 0 {
+        tokio::task::yield_now().await;
+    }
+    // What waits is not a decoder: nothing of the block has been read.
+    assert_eq!((activity.in_flight(Purpose::Window), read.is_finished()), (1, false));
+    release.send(()).unwrap();
+    assert!(busy.await.unwrap() && read.await.unwrap().unwrap() > 0);
 }

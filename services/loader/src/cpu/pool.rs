@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forebay_storage::Compute;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
@@ -208,6 +209,13 @@ impl Pool {
         };
         self.owner.queue.push(priority, flow, Urgency::Now, Box::new(run));
         Submitted { receiver }
+    }
+
+    /// Returns an executor of CPU work on metadata, such as parsing footers, as part of `flow`. Each footer is one operation, which does
+    /// not end its turn early: it takes as long as parsing `storage.max_footer_bytes` at most.
+    pub fn compute(&self, flow: Flow, priority: Priority) -> Compute {
+        let queue = Arc::clone(&self.owner.queue);
+        Compute::new(move |work| queue.push(priority, flow, Urgency::Now, work))
     }
 
     /// Submits `work` like [`run_for`](Self::run_for), as an operation for each of its turns. A turn ends where `work` is pending,

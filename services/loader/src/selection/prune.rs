@@ -51,6 +51,7 @@ pub(crate) async fn kept_rows(
     filter: &Arc<Expression>,
     block: usize,
 ) -> Result<Option<u32>, Error> {
+    let reader = &reader.computed_by(pool.compute(flow, Priority::Background));
     let rows = reader.snapshot().blocks()[block].rows;
     let ask = async |statistics: Vec<Statistics>, absent: HashSet<(String, ScalarValue)>| {
         let columns = named(reader, filter.inputs(), statistics);

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use dashmap::DashMap;
-use forebay_loader::similar_names;
+use forebay_loader::{Flow, Pool, Priority, Tenant, similar_names};
 use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot};
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
@@ -44,6 +44,7 @@ struct Shared {
     /// Datasets that callers added; `None` if they can't.
     opened: Option<Record>,
     state: State,
+    pool: Pool,
     config: forebay_storage::Config,
     limits: Limits,
     refresh_interval: Option<Duration>,
@@ -84,11 +85,16 @@ pub(crate) struct Listed {
 }
 
 impl Datasets {
-    /// Registers the datasets of `settings` without opening them.
+    /// Registers the datasets of `settings` without opening them. Their footers are parsed on `pool`.
     ///
     /// # Errors
     /// If a URL is invalid.
-    pub(crate) fn new(settings: &Settings, state: State, events: Events) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        settings: &Settings,
+        state: State,
+        pool: &Pool,
+        events: Events,
+    ) -> anyhow::Result<Self> {
         let mut entries = BTreeMap::new();
         for (name, url) in &settings.datasets {
             let location =
@@ -100,6 +106,7 @@ impl Datasets {
                 entries: RwLock::new(entries),
                 opened: settings.open_datasets.then(|| Record::new(&state)),
                 state,
+                pool: pool.clone(),
                 config: settings.storage.clone(),
                 limits: settings.limits.clone(),
                 refresh_interval: settings.refresh_interval,
@@ -226,8 +233,9 @@ impl Datasets {
             Phase::Opening { .. } | Phase::Failed(_) => None,
         };
         let looked = Instant::now();
-        let previous = current.as_ref().map(|current| current.snapshot().as_ref());
-        match self.take(name, dataset, previous).await {
+        let previous = current.as_ref().map(Reader::snapshot);
+        let take = || self.take(name, dataset, access.tenant(), previous);
+        match self.with_room(take).await {
             Ok(snapshot) => {
                 let (id, opened) = (snapshot.id().to_owned(), described(&snapshot));
                 let is_current = |current: &Reader| current.snapshot().id() == id;
@@ -454,13 +462,29 @@ impl Datasets {
         })
     }
 
-    /// Takes a snapshot after `previous`, which is the current one.
+    /// Runs `take`, which needs memory for a snapshot. If memory is missing, the readers of snapshots that are not current are released, and
+    /// it runs once more.
+    async fn with_room<T, F>(&self, take: impl Fn() -> F) -> Result<T, forebay_storage::Error>
+    where
+        F: Future<Output = Result<T, forebay_storage::Error>>,
+    {
+        match take().await {
+            Err(error) if error.is_without_snapshot_memory() && !self.shared.pinned.is_empty() => {
+                self.shared.pinned.clear();
+                take().await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Takes a snapshot after `previous`, which is the current one, as work of `tenant`.
     async fn take(
         &self,
         name: &str,
         dataset: &Dataset,
-        previous: Option<&Snapshot>,
-    ) -> Result<Snapshot, forebay_storage::Error> {
+        tenant: Tenant,
+        previous: Option<&Arc<Snapshot>>,
+    ) -> Result<Arc<Snapshot>, forebay_storage::Error> {
         let progress = |files_done, files| {
             dataset.phase.send_if_modified(|phase| {
                 if let Phase::Opening { .. } = phase {
@@ -469,8 +493,9 @@ impl Datasets {
                 false
             });
         };
-        let Shared { state, config, .. } = &*self.shared;
-        refresh_snapshot(name, &dataset.location, state, config, previous, progress).await
+        let Shared { state, config, pool, .. } = &*self.shared;
+        let state = state.computed_by(pool.compute(Flow::of(tenant), Priority::Background));
+        refresh_snapshot(name, &dataset.location, &state, config, previous, progress).await
     }
 
     fn note_failure(&self, name: &str, error: &Error) {
@@ -482,9 +507,9 @@ impl Datasets {
         self.shared.events.note(event.severity(severity).dataset(name));
     }
 
-    async fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
+    async fn reader(&self, dataset: &Dataset, snapshot: Arc<Snapshot>) -> Reader {
         let config = self.shared.config.clone();
-        let reader = Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config);
+        let reader = Reader::new(snapshot, dataset.location.clone(), &self.shared.state, config);
         reader.prepare().await;
         reader
     }
@@ -495,8 +520,8 @@ impl Datasets {
             return Ok(reader);
         }
         let (name, id) = key;
-        let snapshot = load_snapshot(name, id, &self.shared.state).await?;
-        let reader = self.reader(dataset, snapshot).await;
+        let snapshot = self.with_room(|| load_snapshot(name, id, &self.shared.state)).await?;
+        let reader = self.reader(dataset, Arc::new(snapshot)).await;
         self.keep_pinned(name, reader.clone());
         Ok(reader)
     }

@@ -12,6 +12,7 @@ use crate::{
     Block, Error, Location, PartitionValue, Version,
     dataset::{
         block::{BLOCK_BYTES, BLOCK_ROWS, JoinLimits, join},
+        memory::SnapshotMemory,
         schema,
     },
 };
@@ -69,6 +70,8 @@ pub struct Snapshot {
     uncompressed_bytes: u64,
     /// Decoded size of each column of the schema, in bytes.
     decoded_bytes: Vec<u64>,
+    /// Memory of the snapshot, released when it is dropped.
+    _memory: Option<SnapshotMemory>,
 }
 
 /// Stored part of a snapshot. The rest is derived from it.
@@ -97,6 +100,27 @@ impl RowGroup {
     }
 }
 
+/// Memory of a block and its ids in bytes, those of readers included.
+const BLOCK_MEMORY: usize = size_of::<Block>() + 64;
+/// Memory of a field of the schema in bytes, roughly.
+const FIELD_MEMORY: usize = 256;
+
+/// Memory of the row groups of a file, and at most of their blocks, in bytes.
+pub(crate) fn row_group_memory(row_groups: &[RowGroup]) -> u64 {
+    let columns = row_groups.iter().map(|group| size_of_val(&group.columns[..])).sum::<usize>();
+    (row_groups.len() * (size_of::<RowGroup>() + BLOCK_MEMORY) + columns) as u64
+}
+
+/// Memory of a file without its row groups in bytes, the generations that readers keep included.
+fn file_memory(file: &File) -> usize {
+    let texts = file.partitions.iter().map(|value| match value {
+        PartitionValue::Utf8(text) => text.len(),
+        PartitionValue::Null | PartitionValue::Int64(_) => 0,
+    });
+    let values = size_of_val(&file.partitions[..]) + texts.sum::<usize>();
+    size_of::<File>() + 32 + file.path.len() + file.version.etag.as_ref().map_or(0, String::len) + values
+}
+
 /// Maximum decoded size of the blocks of new snapshots of these files; `None` if it makes no difference.
 pub(crate) fn max_joined_bytes(files: &[File]) -> Option<u64> {
     let blocks = |file: &File, bytes: u64| {
@@ -111,7 +135,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// A description of the first inconsistency between the parts.
-    pub(crate) fn new(parts: Parts) -> Result<Self, String> {
+    pub(crate) fn new(mut parts: Parts) -> Result<Self, String> {
+        // What is parsed from a manifest has up to twice the capacity.
+        parts.files.shrink_to_fit();
+        for file in &mut parts.files {
+            file.row_groups.shrink_to_fit();
+            file.row_groups.iter_mut().for_each(|group| group.columns.shrink_to_fit());
+        }
         let Parts { schema, partition_columns, files, nulls, .. } = &parts;
         let file_columns = schema.fields().len().checked_sub(*partition_columns);
         if file_columns != Some(nulls.len()) {
@@ -146,7 +176,23 @@ impl Snapshot {
             columns.for_each(|(column, bytes)| add(&mut decoded_bytes[column], *bytes));
         }
         let id = snapshot_id(files.iter().map(|file| (file.path.as_str(), &file.version)));
-        Ok(Self { id, parts, blocks, rows, uncompressed_bytes: bytes, decoded_bytes })
+        blocks.shrink_to_fit();
+        Ok(Self { id, parts, blocks, rows, uncompressed_bytes: bytes, decoded_bytes, _memory: None })
+    }
+
+    /// Releases `memory` when the snapshot is dropped.
+    pub(crate) fn charged_to(self, memory: SnapshotMemory) -> Self {
+        Self { _memory: Some(memory), ..self }
+    }
+
+    /// Estimated size of the snapshot itself in memory, in bytes, with what its readers keep for each file and block.
+    pub fn memory_bytes(&self) -> u64 {
+        let files = self.files().iter().map(|file| {
+            let columns = file.row_groups.iter().map(|group| size_of_val(&group.columns[..]));
+            file_memory(file) + size_of_val(&file.row_groups[..]) + columns.sum::<usize>()
+        });
+        let schema = self.decoded_bytes.len() * FIELD_MEMORY;
+        (files.sum::<usize>() + self.blocks.len() * BLOCK_MEMORY + schema) as u64
     }
 
     /// Snapshot id: 32 hexadecimal digits, a hash of the paths, sizes and versions of the files in order.
@@ -212,8 +258,10 @@ impl Snapshot {
     pub fn check_supported(&self, column: usize, location: &str) -> Result<(), Error> {
         let field = self.schema().field(column);
         let Some(reason) = schema::unsupported_reason(field) else { return Ok(()) };
-        let detail =
-            format!("column {}: {reason}; request other columns, or write it in another type", field.name());
+        let detail = format!(
+            "column {}: {reason}; request other columns, or write it in a supported form",
+            field.name()
+        );
         Err(Error::unsupported(location, detail))
     }
 

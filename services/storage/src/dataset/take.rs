@@ -11,10 +11,12 @@ use crate::{
     Config, Error, File, Location, RowGroup, Snapshot, State,
     blocking::blocking,
     dataset::{
-        listing::{Listing, list, tables},
+        listing::{Listed, Listing, list, tables},
+        manifest,
+        memory::SnapshotMemory,
         merged_footers::MergedFooters,
         partitions::Partitions,
-        snapshot::{Parts, delivered_schema, locate, max_joined_bytes, snapshot_id},
+        snapshot::{Parts, delivered_schema, locate, max_joined_bytes, row_group_memory, snapshot_id},
     },
     store::{generations::generation, target::Target},
 };
@@ -26,7 +28,8 @@ use crate::{
 /// number of files done and the total number of files.
 ///
 /// # Errors
-/// Errors of the location, of a file, or [`Error::Mismatch`] between files. No manifest is stored in that case.
+/// Errors of the location, of a file, [`Error::Mismatch`] between files, or [`Error::Limit`] if the memory budget of `state` has no room
+/// for the snapshot. No manifest is stored in that case.
 pub fn take_snapshot<'a>(
     dataset: &'a str,
     location: &'a Location,
@@ -34,10 +37,14 @@ pub fn take_snapshot<'a>(
     config: &'a Config,
     progress: impl Fn(u64, u64) + Send + Sync + 'a,
 ) -> BoxFuture<'a, Result<Snapshot, Error>> {
-    boxed(dataset, location, state, config, None, Box::new(progress))
+    let taken = boxed(dataset, location, state, config, None, Box::new(progress));
+    Box::pin(
+        async move { Ok(Arc::into_inner(taken.await?).expect("a snapshot without a previous one is new")) },
+    )
 }
 
-/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset, if there is one. If only files were added since, only their footers are read, unless a new file comes first or changes the columns.
+/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset, if there is one. Returns `previous` if no
+/// file has changed. If only files were added since, only their footers are read, unless a new file comes first or changes the columns.
 ///
 /// # Errors
 /// As [`take_snapshot`].
@@ -46,9 +53,9 @@ pub fn refresh_snapshot<'a>(
     location: &'a Location,
     state: &'a State,
     config: &'a Config,
-    previous: Option<&'a Snapshot>,
+    previous: Option<&'a Arc<Snapshot>>,
     progress: impl Fn(u64, u64) + Send + Sync + 'a,
-) -> BoxFuture<'a, Result<Snapshot, Error>> {
+) -> BoxFuture<'a, Result<Arc<Snapshot>, Error>> {
     boxed(dataset, location, state, config, previous, Box::new(progress))
 }
 
@@ -60,9 +67,9 @@ fn boxed<'a>(
     location: &'a Location,
     state: &'a State,
     config: &'a Config,
-    previous: Option<&'a Snapshot>,
+    previous: Option<&'a Arc<Snapshot>>,
     progress: Progress<'a>,
-) -> BoxFuture<'a, Result<Snapshot, Error>> {
+) -> BoxFuture<'a, Result<Arc<Snapshot>, Error>> {
     Box::pin(take_inner(dataset, location, state, config, previous, progress))
 }
 
@@ -71,21 +78,31 @@ async fn take_inner(
     location: &Location,
     state: &State,
     config: &Config,
-    previous: Option<&Snapshot>,
+    previous: Option<&Arc<Snapshot>>,
     progress: Progress<'_>,
-) -> Result<Snapshot, Error> {
+) -> Result<Arc<Snapshot>, Error> {
+    let mut memory = state.memory();
     let listing = list(location, config).await?;
+    let listed = listed_memory(&listing, location);
+    memory.raise(listed, location.url()).await?;
     // Work on all files of a dataset is done on blocking threads: there can be a million.
     let (listing, id) = blocking(move || {
         let id = snapshot_id(listing.files.iter().map(|file| (file.path.as_str(), &file.version)));
         Ok((listing, id))
     })
     .await?;
+    let files = listing.files.len() as u64;
+    // The snapshot that is in memory is not parsed again. A second copy would need memory.
+    if let Some(previous) = previous.filter(|previous| previous.id() == id)
+        && state.has_snapshot(dataset, &id).await?
+    {
+        progress(files, files);
+        return Ok(Arc::clone(previous));
+    }
     let mode = match state.load_snapshot(dataset, &id).await {
         Ok(Some(snapshot)) => {
-            let files = listing.files.len() as u64;
             progress(files, files);
-            return Ok(snapshot);
+            return Ok(Arc::new(snapshot));
         }
         Ok(None) => PutMode::Create,
         Err(error @ Error::Corrupt { .. }) => {
@@ -97,18 +114,27 @@ async fn take_inner(
     if listing.folder {
         tables::check_parents(location).await?;
     }
-    let parts = read_footers(listing, location, state, config, previous, progress).await?;
-    let snapshot = blocking(|| Ok(Snapshot::new(parts).expect("the parts come from one listing"))).await?;
+    let previous = previous.map(Arc::as_ref);
+    let mut room = Room { memory: &mut memory, listed, location: location.url() };
+    let parts = read_footers(listing, location, state, config, previous, &mut room, progress).await?;
+    let described = blocking(|| {
+        let snapshot = Snapshot::new(parts).expect("the parts come from one listing");
+        let bytes = (snapshot.memory_bytes(), manifest::expected_bytes(&snapshot));
+        Ok((snapshot, bytes))
+    });
+    let (snapshot, (bytes, manifest_bytes)) = described.await?;
+    memory.raise(bytes.saturating_add(manifest_bytes), location.url()).await?;
     let snapshot = state.save_snapshot(dataset, snapshot, mode).await?;
+    memory.lower(bytes);
     tracing::info!(dataset, id, files = snapshot.files().len(), rows = snapshot.rows(), "took a snapshot");
-    Ok(snapshot)
+    Ok(Arc::new(snapshot.charged_to(memory)))
 }
 
 /// Loads the snapshot `id` from its manifest.
 ///
 /// # Errors
 /// [`Error::UnknownSnapshot`] if there is no manifest, [`Error::Corrupt`] if it is damaged, [`Error::Unavailable`] when
-/// the store fails.
+/// the store fails, [`Error::Limit`] if the memory budget of `state` has no room for it.
 pub fn load_snapshot<'a>(
     dataset: &'a str,
     id: &'a str,
@@ -124,12 +150,29 @@ pub fn load_snapshot<'a>(
     })
 }
 
+/// Memory for the files that are described.
+struct Room<'a> {
+    memory: &'a mut SnapshotMemory,
+    /// Bytes of the listing.
+    listed: u64,
+    /// URL of the dataset.
+    location: &'a str,
+}
+
+/// Memory of a listing and of what is derived from it until the snapshot is taken, in bytes.
+fn listed_memory(listing: &Listing, location: &Location) -> u64 {
+    let each = size_of::<Listed>() + size_of::<Target>() + size_of::<File>() + location.url().len();
+    let texts = |file: &Listed| 3 * (file.path.len() + file.version.etag.as_ref().map_or(0, String::len));
+    listing.files.iter().map(|file| (each + texts(file)) as u64).sum()
+}
+
 async fn read_footers(
     listing: Listing,
     location: &Location,
     state: &State,
     config: &Config,
     previous: Option<&Snapshot>,
+    room: &mut Room<'_>,
     progress: Progress<'_>,
 ) -> Result<Parts, Error> {
     let (listing, of) = (Arc::new(listing), location.clone());
@@ -142,7 +185,8 @@ async fn read_footers(
         (Some(known), Some(previous)) => {
             let before = MergedFooters::of_snapshot(previous, &found.targets[0]);
             let columns = before.fields.clone();
-            match merge_footers(Some(before), &known, &found, location, state, config, &progress).await {
+            match merge_footers(Some(before), &known, &found, location, state, config, room, &progress).await
+            {
                 // A column that became nullable, say, changes how the files before are described.
                 Ok(merged) => (merged.0.fields == columns).then_some(merged),
                 // Without the footers of the files before, the types that they declare are not known.
@@ -154,7 +198,7 @@ async fn read_footers(
     };
     if merged.is_none() {
         let unknown = vec![None; found.targets.len()];
-        merged = Some(merge_footers(None, &unknown, &found, location, state, config, &progress).await?);
+        merged = Some(merge_footers(None, &unknown, &found, location, state, config, room, &progress).await?);
     }
     let (merged, row_groups) = merged.expect("just merged");
     let folder = listing.folder;
@@ -209,6 +253,7 @@ fn known_files<'a>(previous: &'a Snapshot, listing: &Listing) -> Option<Vec<Opti
 
 /// Reads the footers of the files that are not `known`, and merges them into `merged`. Returns the row groups of each
 /// file.
+#[expect(clippy::too_many_arguments, reason = "each is a different thing, and the function has two callers")]
 async fn merge_footers(
     mut merged: Option<MergedFooters>,
     known: &[Option<&[RowGroup]>],
@@ -216,21 +261,24 @@ async fn merge_footers(
     location: &Location,
     state: &State,
     config: &Config,
+    room: &mut Room<'_>,
     progress: &Progress<'_>,
 ) -> Result<(MergedFooters, Vec<Vec<RowGroup>>), Error> {
     let (targets, total) = (&found.targets, found.targets.len() as u64);
-    let footer = |index: usize| state.footers().get(location, &targets[index], config);
+    let compute = state.compute();
+    let footer = |index: usize| state.footers().get(location, &targets[index], config, compute);
     // In order, because the schemas of the other files are compared to that of the first. Footers that wait for their turn
     // are kept by the cache alone, which bounds their size. Not more are loaded than it can keep.
     let preload = |index: usize| async move {
         match known[index] {
             Some(_) => Ok(0),
-            None => state.footers().preload(location, &targets[index], config).await,
+            None => state.footers().preload(location, &targets[index], config, compute).await,
         }
     };
     let (mut indices, mut loading) = (0..targets.len(), FuturesOrdered::new());
     let mut concurrent = config.concurrent_footers.max(1);
     let mut row_groups = Vec::with_capacity(targets.len());
+    let mut described = 0_u64;
     loop {
         while loading.len() < concurrent
             && let Some(index) = indices.next()
@@ -253,6 +301,8 @@ async fn merge_footers(
                 merged.row_groups(&footer)
             }
         });
+        described += row_groups.last().map_or(0, |groups: &Vec<RowGroup>| row_group_memory(groups));
+        room.memory.raise(room.listed.saturating_add(described), room.location).await?;
         progress(row_groups.len() as u64, total);
         // Files that are known cause no wait.
         consume_budget().await;

@@ -11,7 +11,6 @@ use parquet::{basic::Type as Physical, bloom_filter::Sbbf, file::metadata::Colum
 
 use crate::{
     Error, Reader,
-    blocking::blocking,
     prune::statistics::BlockMetadata,
     read::ranges::Sparse,
     store::target::Target,
@@ -48,7 +47,7 @@ impl Reader {
         let field = self.snapshot().schema().field(column).clone();
         let Some(ranges) = filter_ranges(&metadata, &field, values.data_type()) else { return Ok(all) };
         let Some((found, room)) = self.read_small(&ranges, &metadata.target).await? else { return Ok(all) };
-        blocking(move || {
+        let check = move || {
             let _room = room;
             let mut contained = vec![false; values.len()];
             for ((chunk, range), bytes) in
@@ -62,8 +61,8 @@ impl Reader {
                 contained.iter_mut().zip(group).for_each(|(any, one)| *any |= one);
             }
             Ok(contained)
-        })
-        .await
+        };
+        self.compute().run(check).await
     }
 }
 

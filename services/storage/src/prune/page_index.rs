@@ -20,7 +20,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     Error, Reader, Statistics,
-    blocking::blocking,
     prune::statistics::BlockMetadata,
     validate::{
         decoder_errors::catch_panics,
@@ -75,7 +74,8 @@ impl Reader {
             None => self.indexes(field.name(), metadata).await?,
         };
         let (this, metadata) = (self.clone(), metadata.clone());
-        blocking(move || {
+        let compute = self.compute();
+        let parse = move || {
             let pages = groups.and_then(|(indexes, _room)| {
                 let indexes = indexes.into_iter().enumerate();
                 let groups: Option<Vec<_>> =
@@ -85,8 +85,8 @@ impl Reader {
             let pages = pages.filter(|pages| pages.ends.len() <= MAX_PAGES);
             Ok(pages
                 .unwrap_or_else(|| this.row_group_statistics(file, column, metadata.rows, Some(&metadata))))
-        })
-        .await
+        };
+        compute.run(parse).await
     }
 
     /// Reads the encoded column index and offset index of each row group; `None` if they are missing or too large. The permit is for the

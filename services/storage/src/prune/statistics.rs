@@ -15,7 +15,6 @@ use parquet::{
 
 use crate::{
     Block, Error, PartitionValue, Reader,
-    blocking::blocking,
     dataset::column_sizes::null_bytes,
     store::target::Target,
     validate::{decoder_errors::catch_panics, footer::Footer},
@@ -195,7 +194,7 @@ impl Reader {
                 .map(|column| this.row_group_statistics(file, *column, rows, Some(&metadata)))
                 .collect()
         };
-        blocking(move || Ok(each())).await
+        self.compute().run(move || Ok(each())).await
     }
 
     /// Returns a block with the footer of its file, with at least `columns`.

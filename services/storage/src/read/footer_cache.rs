@@ -14,8 +14,8 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::footer_files::FooterFiles;
 use crate::{
-    Config, Error, Location,
-    blocking::{blocking, task},
+    Compute, Config, Error, Location,
+    blocking::task,
     cache_key,
     store::target::Target,
     validate::{
@@ -52,17 +52,18 @@ impl FooterCache {
         }
     }
 
-    /// Returns the footer from memory, from disk or from the file, in this order. Concurrent callers share one read. If
-    /// the reading caller is cancelled or fails, the next caller reads.
+    /// Returns the footer from memory, from disk or from the file, in this order. Concurrent callers share one read, which is
+    /// parsed by `compute` of the reading caller. If that one is cancelled or fails, the next caller reads.
     pub(crate) async fn get(
         self: &Arc<Self>,
         location: &Location,
         target: &Target,
         config: &Config,
+        compute: &Compute,
     ) -> Result<Arc<Footer>, Error> {
         let key = target.key();
         let cell = self.memory.lock().touch(key);
-        let footer = cell.get_or_try_init(|| self.load(key, location, target, config)).await?;
+        let footer = cell.get_or_try_init(|| self.load(key, location, target, config, compute)).await?;
         let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
         drop(evicted);
         Ok(Arc::clone(footer))
@@ -75,6 +76,7 @@ impl FooterCache {
         location: &Location,
         target: &Target,
         config: &Config,
+        compute: &Compute,
         names: &[&str],
     ) -> Result<Arc<Footer>, Error> {
         let whole = target.key();
@@ -89,14 +91,14 @@ impl FooterCache {
         let key = cache_key(&bytes);
         let cell = self.memory.lock().touch(key);
         let load = || async {
-            let footer = self.load(whole, location, target, config).await?;
+            let footer = self.load(whole, location, target, config, compute).await?;
             let (names, url) =
                 (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), target.url.clone());
-            blocking(move || {
+            let project = move || {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 catch_panics(&url, || footer.project(&names)).map(Arc::new)
-            })
-            .await
+            };
+            compute.run(project).await
         };
         let footer = cell.get_or_try_init(load).await?;
         let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
@@ -110,10 +112,11 @@ impl FooterCache {
         location: &Location,
         target: &Target,
         config: &Config,
+        compute: &Compute,
     ) -> Result<usize, Error> {
-        let this = Arc::clone(self);
+        let (this, compute) = (Arc::clone(self), compute.clone());
         let (location, target, config) = (location.clone(), target.clone(), config.clone());
-        task(async move { Ok(this.get(&location, &target, &config).await?.memory_bytes()) }).await
+        task(async move { Ok(this.get(&location, &target, &config, &compute).await?.memory_bytes()) }).await
     }
 
     /// Loads a footer in a task, so that it finishes and frees its [room](Location::footer_room) even if the caller does not poll it.
@@ -123,18 +126,19 @@ impl FooterCache {
         location: &Location,
         target: &Target,
         config: &Config,
+        compute: &Compute,
     ) -> Result<Arc<Footer>, Error> {
-        let this = Arc::clone(self);
+        let (this, compute) = (Arc::clone(self), compute.clone());
         let (location, target, config) = (location.clone(), target.clone(), config.clone());
         task(async move {
-            if let Some(footer) = this.load_cached(key, &location, &target, &config).await {
+            if let Some(footer) = this.load_cached(key, &location, &target, &config, &compute).await {
                 return Ok(footer);
             }
             metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
             let (bytes, room) = read_footer(&location, &target, &config).await?;
             // Held until the copy is written.
             let room = Arc::new(room);
-            let footer = parse(bytes.clone(), &room, &target, &config).await?;
+            let footer = parse(bytes.clone(), &room, &target, &config, &compute).await?;
             this.files.put(key, bytes).await;
             Ok(footer)
         })
@@ -148,30 +152,32 @@ impl FooterCache {
         location: &Location,
         target: &Target,
         config: &Config,
+        compute: &Compute,
     ) -> Option<Arc<Footer>> {
         // The size of the copy is not known before it is read.
         let room = Arc::new(location.footer_room(FooterFiles::MAX_BYTES).await);
         let bytes = self.files.get(key).await?;
-        let footer = parse(bytes, &room, target, config).await.ok()?;
+        let footer = parse(bytes, &room, target, config, compute).await.ok()?;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(footer)
     }
 }
 
-/// Parses a footer on a blocking thread, which also holds its room.
+/// Parses a footer, as an operation that also holds its room.
 async fn parse(
     bytes: Bytes,
     room: &Arc<OwnedSemaphorePermit>,
     target: &Target,
     config: &Config,
+    compute: &Compute,
 ) -> Result<Arc<Footer>, Error> {
     let (target, limit, room) = (target.clone(), config.max_block_bytes, Arc::clone(room));
-    blocking(move || {
+    let parse = move || {
         let parsed = parse_footer(&bytes, target.version.size, &target.url, limit);
         drop((bytes, room));
         Ok(Arc::new(parsed?))
-    })
-    .await
+    };
+    compute.run(parse).await
 }
 
 type Cell = Arc<OnceCell<Arc<Footer>>>;

@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
+    Block, BlockIds, Compute, Config, EncodedBlock, Error, Location, Snapshot, State,
     blocking::blocking,
     dataset::schema::column_position,
     read::{
@@ -71,6 +71,12 @@ impl Reader {
     /// Creates a reader of `snapshot`, whose files are at `location`.
     pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
         Self { snapshot, location, state: state.clone(), config: Arc::new(config), pinned: Arc::default() }
+    }
+
+    /// Returns a handle of this reader, whose footers, indexes and statistics are parsed by `compute`. Both share everything else.
+    #[must_use]
+    pub fn computed_by(&self, compute: Compute) -> Self {
+        Self { state: self.state.computed_by(compute), ..self.clone() }
     }
 
     /// Pins the generations of local files, and computes the ids of the blocks on a blocking thread, so that no I/O thread computes them
@@ -208,21 +214,27 @@ impl Reader {
         self.prepare().await;
         let generation = self.pinned().generations.of(file);
         let target = Target { path, url, version: pinned.version.clone(), generation };
-        let (footers, location, config) = (self.state.footers(), &self.location, &self.config);
+        let (footers, compute) = (self.state.footers(), self.compute());
+        let (location, config) = (&self.location, &self.config);
         let file_columns = self.snapshot.schema().fields().len() - self.snapshot.partition_columns();
         if file_columns.saturating_mul(pinned.row_groups.len()) <= MAX_WHOLE_CHUNKS {
-            return Ok((footers.get(location, &target, config).await?, target));
+            return Ok((footers.get(location, &target, config, compute).await?, target));
         }
         let fields = self.snapshot.schema().fields();
         let mut columns: Vec<usize> =
             columns.iter().copied().filter(|column| *column < file_columns).collect();
         columns.sort_unstable();
         let names: Vec<&str> = columns.iter().map(|column| fields[*column].name().as_str()).collect();
-        Ok((footers.get_columns(location, &target, config, &names).await?, target))
+        Ok((footers.get_columns(location, &target, config, compute, &names).await?, target))
     }
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Executor of the CPU work on footers, indexes and statistics.
+    pub(crate) fn compute(&self) -> &Compute {
+        self.state.compute()
     }
 
     /// Durable state that the reader uses.

@@ -22,6 +22,13 @@ impl Envelope {
         sealed.into()
     }
 
+    /// As [`seal`](Self::seal), in the memory of `payload` if it has [`MAX_LINE`](Self::MAX_LINE) more bytes.
+    pub(crate) fn seal_in_place(self, mut payload: Vec<u8>) -> Bytes {
+        let line = self.line(&payload);
+        payload.splice(0..0, line.into_bytes());
+        payload.into()
+    }
+
     /// Verifies the header line and returns the payload.
     ///
     /// # Errors

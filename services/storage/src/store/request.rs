@@ -11,7 +11,7 @@ use object_store::{
 
 use crate::{
     Error, Location,
-    dataset::version::Version,
+    dataset::{memory::SnapshotMemory, version::Version},
     store::{
         local_file, local_object,
         location::Kind,
@@ -130,13 +130,29 @@ pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<
 
 /// Reads a whole small object of any version; `None` if there is no object.
 pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<Option<Bytes>, Error> {
+    get_within(location, path, url, &mut SnapshotMemory::new(None)).await
+}
+
+/// Reads a whole object of any version once its bytes are charged to `memory`; `None` if there is no object.
+///
+/// # Errors
+/// Those of the store, and [`Error::Limit`] if there is no memory.
+pub(crate) async fn get_within(
+    location: &Location,
+    path: &Path,
+    url: &str,
+    memory: &mut SnapshotMemory,
+) -> Result<Option<Bytes>, Error> {
     let (store, path) = (Arc::clone(location.store()), path.clone());
     let whole = async {
         let open = async move { store.get_opts(&path, GetOptions::default()).await };
         let found = in_time(location, 0, open).await?;
-        in_time(location, found.meta.size, found.bytes()).await
+        if let Err(refused) = memory.raise(found.meta.size, url).await {
+            return Ok(Err(refused));
+        }
+        in_time(location, found.meta.size, found.bytes()).await.map(Ok)
     };
-    if_found(observed("get", whole).await, url)
+    if_found(observed("get", whole).await, url)?.transpose()
 }
 
 fn if_found<T>(outcome: object_store::Result<T>, url: &str) -> Result<Option<T>, Error> {

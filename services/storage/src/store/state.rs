@@ -3,13 +3,15 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use bytes::Bytes;
+use forebay_cache::Budget;
 use object_store::PutMode;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Config, Error, Location, Snapshot,
+    Compute, Config, Error, Location, Snapshot,
     blocking::blocking,
-    dataset::manifest,
+    dataset::{manifest, memory::SnapshotMemory},
     read::footer_cache::FooterCache,
     store::{
         envelope::Envelope,
@@ -23,6 +25,9 @@ use crate::{
 pub struct State {
     location: Location,
     footers: Arc<FooterCache>,
+    /// Budget of snapshots and manifests; `None` if they are not charged.
+    budget: Option<Budget>,
+    compute: Compute,
     max_counts: usize,
     old_counts: old_counts::Due,
 }
@@ -32,27 +37,75 @@ impl State {
     /// `snapshots/<dataset>/<id>.manifest`. Footers are cached in `footer_dir`, or in memory only if it is `None`.
     pub fn open(location: Location, footer_dir: Option<PathBuf>, config: &Config) -> Self {
         let footers = Arc::new(FooterCache::new(footer_dir, config));
-        Self { location, footers, max_counts: config.max_counts, old_counts: old_counts::Due::default() }
+        let (max_counts, old_counts) = (config.max_counts, old_counts::Due::default());
+        Self { location, footers, budget: None, compute: Compute::default(), max_counts, old_counts }
+    }
+
+    /// Returns a handle of this state, whose snapshots are charged to `budget` until they are dropped, and their manifests while they are
+    /// read or written. A snapshot that does not fit is refused.
+    #[must_use]
+    pub fn charged_to(&self, budget: Budget) -> Self {
+        Self { budget: Some(budget), ..self.clone() }
+    }
+
+    /// Returns a handle of this state, with which footers are parsed by `compute`. Both share the footer cache.
+    #[must_use]
+    pub fn computed_by(&self, compute: Compute) -> Self {
+        Self { compute, ..self.clone() }
+    }
+
+    /// Memory of a snapshot that is about to be taken or loaded.
+    pub(crate) fn memory(&self) -> SnapshotMemory {
+        SnapshotMemory::new(self.budget.as_ref())
     }
 
     /// Returns the stored snapshot; `None` if there is no manifest.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a manifest that is truncated, altered or of another kind; [`Error::Unavailable`] when the
-    /// store fails.
+    /// store fails; [`Error::Limit`] if the budget has no room for the snapshot and its manifest.
     pub(crate) async fn load_snapshot(&self, dataset: &str, id: &str) -> Result<Option<Snapshot>, Error> {
-        let (path, url) = self.location.child(&manifest_path(dataset, id))?;
-        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
-        let id = id.to_owned();
+        let mut memory = self.memory();
+        let Some((url, sealed)) = self.manifest(dataset, id, &mut memory).await? else { return Ok(None) };
+        let manifest_bytes = sealed.len() as u64;
+        // A snapshot is about as large as its manifest.
+        memory.raise(manifest_bytes.saturating_mul(2), &url).await?;
+        let (id, file) = (id.to_owned(), url.clone());
         let opened = blocking(move || {
-            let snapshot = manifest::read(&sealed).map_err(|detail| Error::corrupt(&url, detail))?;
+            let snapshot = manifest::read(&sealed).map_err(|detail| Error::corrupt(&file, detail))?;
             if snapshot.id() != id {
                 let detail = format!("it contains snapshot {}, expected {id}", snapshot.id());
-                return Err(Error::corrupt(&url, detail));
+                return Err(Error::corrupt(&file, detail));
             }
             Ok(snapshot)
         });
-        opened.await.map(Some)
+        let snapshot = opened.await?;
+        let bytes = snapshot.memory_bytes();
+        memory.raise(bytes, &url).await?;
+        memory.lower(bytes);
+        Ok(Some(snapshot.charged_to(memory)))
+    }
+
+    /// True if the manifest of a snapshot is stored and not damaged.
+    ///
+    /// # Errors
+    /// As [`load_snapshot`](Self::load_snapshot), without [`Error::Corrupt`].
+    pub(crate) async fn has_snapshot(&self, dataset: &str, id: &str) -> Result<bool, Error> {
+        let mut memory = self.memory();
+        let Some((_, sealed)) = self.manifest(dataset, id, &mut memory).await? else { return Ok(false) };
+        blocking(move || Ok(manifest::is_intact(&sealed))).await
+    }
+
+    /// Reads a manifest within `memory`. Returns its URL and its bytes; `None` if it is not stored.
+    async fn manifest(
+        &self,
+        dataset: &str,
+        id: &str,
+        memory: &mut SnapshotMemory,
+    ) -> Result<Option<(String, Bytes)>, Error> {
+        let (path, url) = self.location.child(&manifest_path(dataset, id))?;
+        let sealed = request::get_within(&self.location, &path, &url, memory).await?;
+        Ok(sealed.map(|sealed| (url, sealed)))
     }
 
     /// Stores the manifest of `snapshot` and returns the snapshot. With [`PutMode::Create`] an existing manifest stays.
@@ -121,6 +174,10 @@ impl State {
     /// Location of the durable state.
     pub(crate) fn location(&self) -> &Location {
         &self.location
+    }
+
+    pub(crate) fn compute(&self) -> &Compute {
+        &self.compute
     }
 
     pub(crate) fn footers(&self) -> &Arc<FooterCache> {

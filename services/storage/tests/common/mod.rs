@@ -67,9 +67,9 @@ impl Fixture {
     }
 
     /// Takes a snapshot after the snapshot `previous`.
-    pub(crate) async fn refresh(&self, previous: &Snapshot) -> Result<Arc<Snapshot>, Error> {
+    pub(crate) async fn refresh(&self, previous: &Arc<Snapshot>) -> Result<Arc<Snapshot>, Error> {
         let (location, state, config) = (self.location(), &self.state, &self.config);
-        refresh_snapshot("test", &location, state, config, Some(previous), |_, _| {}).await.map(Arc::new)
+        refresh_snapshot("test", &location, state, config, Some(previous), |_, _| {}).await
     }
 
     pub(crate) fn reader(&self, snapshot: &Arc<Snapshot>) -> Reader {

@@ -10,6 +10,7 @@ mod common;
 mod datasets;
 mod footer_files;
 mod kinds;
+mod memory;
 mod odd_files;
 mod pruning;
 mod retries;

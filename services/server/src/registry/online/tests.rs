@@ -13,8 +13,8 @@ async fn the_work_of_a_lookup_belongs_to_the_tenant_of_its_token() {
     let location = Location::parse(&settings.state_url(), &settings.storage).unwrap();
     let state = State::open(location, None, &settings.storage);
     let events = Events::new(1);
-    let datasets = Datasets::new(&settings, state, events.clone()).unwrap();
     let pool = || Pool::simulated(1, || Duration::ZERO);
+    let datasets = Datasets::new(&settings, state, &pool(), events.clone()).unwrap();
     let loader = Loader::new(1 << 20, settings.loader.clone(), pool());
     let online = OnlineDatasets::new(&settings, &loader, &(pool(), pool()), events);
 
