@@ -22,6 +22,7 @@ from forebay.batch_dict import BatchDict
 from forebay.client import Client, connect
 from forebay.column import Column
 from forebay.dataset import Dataset, open
+from forebay.dataset_info import DatasetInfo
 from forebay.errors import Error, RequestRejectedError
 from forebay.mapped import MappedDataset
 from forebay.online import InferenceBatch, Rows
@@ -35,6 +36,7 @@ __all__ = [
     "Client",
     "Column",
     "Dataset",
+    "DatasetInfo",
     "Error",
     "InferenceBatch",
     "MappedDataset",

@@ -10,8 +10,12 @@ class Cluster:
     def was_connected(self) -> bool:
         """True if a server has accepted a connection of this client."""
 
-    def plan(self, request: str) -> Plan:
-        """Requests the plan of a training job. `request` is a command in JSON."""
+    def plan(self, request: str, progress: Callable[[str], None] | None = None) -> Plan:
+        """Requests the plan of a training job. `request` is a command in JSON.
+
+        While the server counts rows, `progress` is called with the CountResult so far in JSON, on this thread and at most twice a
+        second. Its exceptions end the call.
+        """
 
     def datasets(self) -> list[str]:
         """Lists the datasets that the client may read, each as a DatasetInfo in JSON."""
@@ -118,7 +122,7 @@ class Stream:
     def cursor(self) -> tuple[int, int]:
         """Epoch and step of the next batch."""
 
-    def loading(self) -> dict[str, int] | None:
+    def loading(self) -> dict[str, Any] | None:
         """Progress of the shuffle windows that the server loads: a WindowLoad, or None if the stream waits for none. Any thread may call it."""
 
     def stats(self) -> dict[str, float]:

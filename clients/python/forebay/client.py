@@ -14,6 +14,7 @@ from forebay import arguments, ranks, sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
 from forebay.conversion import Missing, Strings
+from forebay.dataset_info import DatasetInfo, dataset_info
 from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
@@ -321,6 +322,30 @@ class Client:
             callbacks=tuple(callbacks),
             gpu_utilization=gpu_utilization,
         )
+
+    def datasets(self) -> list[DatasetInfo]:
+        """Returns the datasets that this client may read, sorted by name. Blocks.
+
+        Those that the server cannot open have an `error`.
+
+        Raises:
+            DeadlineError: No server answered until the retry deadline expired.
+            Error: Any other error of `forebay.errors`, according to the server's status.
+        """
+        return [dataset_info(fields) for fields in self._cluster.datasets()]
+
+    def dataset(self, name: str) -> DatasetInfo:
+        """Returns the current snapshot of a dataset, its number of rows and its size. Blocks.
+
+        Args:
+            name: Name of the dataset.
+
+        Raises:
+            NotFoundError: There is no such dataset.
+            DeadlineError: No server answered until the retry deadline expired.
+            Error: Any other error of `forebay.errors`, according to the server's status, such as that of a file that cannot be read.
+        """
+        return dataset_info(self._cluster.dataset(name))
 
     def eval(self, dataset: str, *, batch_size: int, **options: Any) -> TrainingDataset:
         """Returns the rows of a dataset for an evaluation: in their stored order, each row once over all ranks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,11 @@ class Cluster:
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self.urls, self.options = list(urls), dict(options)
-        self.native = _forebay.Cluster(self.urls, self.options)
+        self.native = self._connected()
+
+    def _connected(self) -> _forebay.Cluster:
+        """Returns a new native client, which connects on demand."""
+        return _forebay.Cluster(self.urls, self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"urls": self.urls, "options": self.copied_options()}
@@ -33,9 +37,23 @@ class Cluster:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["urls"], state["options"])  # type: ignore[misc]
 
-    def plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
-        """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires."""
-        return self.native.plan(to_json({"train": request}))
+    def plan(self, request: Mapping[str, Any], progress: Callable[[Mapping[str, Any]], None] | None = None) -> _forebay.Plan:
+        """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires.
+
+        Args:
+            request: The request.
+            progress: Called with the fields of CountResult at most twice a second while a server counts the rows of a filter or of
+                groups for more than three seconds. Its exceptions end the call.
+        """
+        return self.native.plan(to_json({"train": request}), None if progress is None else lambda counted: progress(json.loads(counted)))
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """Returns the DatasetInfo of each dataset that the client may read. Blocks as `plan` does."""
+        return [json.loads(described) for described in self.native.datasets()]
+
+    def dataset(self, name: str) -> dict[str, Any]:
+        """Returns the DatasetInfo of a dataset. Blocks as `plan` does."""
+        return json.loads(self.native.dataset(name))
 
 
 def to_json(message: Any) -> str:

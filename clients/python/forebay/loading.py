@@ -1,4 +1,4 @@
-"""Progress of the first window, for which a training loop waits."""
+"""Progress of what a training loop waits for before its first batch: the counting of rows, and the first window."""
 
 from __future__ import annotations
 
@@ -36,6 +36,44 @@ def shown_while_loading(dataset: str, read: ReadLoad, bar: Any) -> Iterator[None
         watcher.join()
         if bar is not None:
             bar.set_postfix_str("")
+
+
+@contextmanager
+def shown_while_counting(dataset: str, has_bar: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yields a function that shows the progress of counting rows: in a bar, and in the log at once and every 30 s.
+
+    Args:
+        dataset: Name of the dataset.
+        has_bar: Shows a bar of tqdm, which is closed when the context ends.
+    """
+    bar: Any = None
+    next_log = 0.0
+
+    def show(counted: Mapping[str, Any]) -> None:
+        nonlocal bar, next_log
+        done, kept = int(counted.get("blocks_done", 0)), kept_share(counted)
+        if has_bar:
+            if bar is None:
+                from tqdm.auto import tqdm
+
+                bar = tqdm(total=int(counted.get("blocks", 0)), desc="counting rows", unit="block", leave=False)
+            bar.update(done - bar.n)
+            bar.set_postfix_str(kept)
+        if time.monotonic() >= next_log:
+            next_log = time.monotonic() + LOG_INTERVAL_S
+            LOG.warning("'%s': counting rows: %s of %s blocks, %s", dataset, done, counted.get("blocks", 0), kept)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def kept_share(counted: Mapping[str, Any]) -> str:
+    """Returns the share of the counted rows that the filter keeps as a text."""
+    rows, kept = int(counted.get("rows", 0)), int(counted.get("rows_kept", 0))
+    return "no rows yet" if rows == 0 else f"{kept / rows:.0%} of the rows match"
 
 
 def described(load: Mapping[str, Any]) -> str:

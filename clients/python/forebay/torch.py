@@ -184,7 +184,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             return super()._agreed()
         if self._place().members > 1 and "snapshot" not in self._request:
             raise RuntimeError("call len() of the dataset before the loop: the ranks agree on a plan in their main processes")
-        return self._cluster.plan({**self._request, **self._rank_and_world_size()})
+        return self._request_plan({**self._request, **self._rank_and_world_size()})
 
 
 def _main_process() -> int:

@@ -25,7 +25,7 @@ from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError, RequestError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
-from forebay.loading import shown_while_loading
+from forebay.loading import shown_while_counting, shown_while_loading
 from forebay.mapped import MappedDataset
 from forebay.source import WAS_RELOADED, Received, Source
 
@@ -276,7 +276,7 @@ class TrainingDataset(Generic[Item]):
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Exports the next epoch as a stream of record batches by the Arrow PyCapsule interface, whatever `output` is."""
         self._begin()
-        return epoch_stream(self._cluster.plan(self._pinned()), self._iterate(lambda last: Items(self, last, "batch")))
+        return epoch_stream(self._request_plan(self._pinned()), self._iterate(lambda last: Items(self, last, "batch")))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint. Blocks at the first use.
@@ -330,7 +330,7 @@ class TrainingDataset(Generic[Item]):
                 f"and world_size {self.world_size} make a global batch of {ours}"
             )
         request = merged(state, self._request)
-        plan = self._cluster.plan({**request, **self._rank_and_world_size()})
+        plan = self._request_plan({**request, **self._rank_and_world_size()})
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
         self.close()
@@ -528,7 +528,7 @@ class TrainingDataset(Generic[Item]):
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
         cuda = None if self._cuda is None else cuda_number(self._cuda)
         pins_for = cuda_number("cuda") if self._pin_memory else None
-        plan = self._cluster.plan(request)
+        plan = self._request_plan(request)
         self._stream = plan.stream(pins_for if self._pin_memory else cuda, self._device_prefetch, self._pin_memory)
         if self._cluster.options.get("report", True):
             self._watched = watch(self._stream.utilization(), number_in_use(cuda), self._gpu_utilization)
@@ -573,7 +573,7 @@ class TrainingDataset(Generic[Item]):
     def _agreed(self) -> _forebay.Plan:
         def plan(snapshot: str | None) -> _forebay.Plan:
             pinned = {} if snapshot is None or "snapshot" in self._request else {"snapshot": snapshot}
-            return self._cluster.plan({**self._request, **self._rank_and_world_size(), **pinned})
+            return self._request_plan({**self._request, **self._rank_and_world_size(), **pinned})
 
         place = self._place()
         store = self._store if self._store is not None else default_store()
@@ -593,12 +593,18 @@ class TrainingDataset(Generic[Item]):
         timeout = float(self._cluster.options.get("retry_deadline", 300))
         return agree(store, key, place.member, place.members, plan, (self._epoch, self._step), timeout)
 
+    def _request_plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
+        """Requests a plan from a server, and shows the progress of its counting of rows."""
+        with shown_while_counting(self._request["dataset"], self._progress) as show:
+            return self._cluster.plan(request, show)
+
     def _loading_shown(self, bar: Any) -> AbstractContextManager[None]:
         """Returns a context in which the progress of the first window is shown."""
 
         def read() -> dict[str, Any] | None:
-            loading = getattr(self._stream, "loading", None)
-            return None if loading is None else loading()
+            # The stream is opened while this is shown.
+            stream = self._stream
+            return None if stream is None else stream.loading()
 
         return shown_while_loading(self._request["dataset"], read, bar)
 

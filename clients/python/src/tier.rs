@@ -1,11 +1,15 @@
 //! The client of a cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use forebay_client::{
     Client, Config, Error, Token,
-    proto::v1::{Priority, Train},
+    proto::v1::{CountResult, Priority, Train},
 };
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -22,6 +26,9 @@ use crate::{
     serving::Worker,
     waiting,
 };
+
+/// Minimum time between two calls with the progress of a plan.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The client of a cluster. Opens connections and starts a thread with the first lookup or request.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -45,11 +52,26 @@ impl Cluster {
         self.client.was_connected()
     }
 
-    /// Requests the plan of `request`, a command as JSON.
-    fn plan(&self, py: Python<'_>, request: &str) -> PyResult<Plan> {
+    /// Requests the plan of `request`, a command as JSON. While the server counts rows, calls `progress` with the `CountResult` so far as
+    /// JSON, on this thread and at most twice a second.
+    #[pyo3(signature = (request, progress=None))]
+    fn plan(&self, py: Python<'_>, request: &str, progress: Option<Bound<'_, PyAny>>) -> PyResult<Plan> {
         let train = train(request).map_err(|error| raised(py, &error))?;
         let client = self.client.clone();
-        let plan = waiting::wait_once(py, async move { client.plan(&train).await })?;
+        let latest: Mutex<Option<CountResult>> = Mutex::new(None);
+        let planned = client.plan_watched(&train, |counted| *latest.lock() = Some(counted));
+        let mut shown_at: Option<Instant> = None;
+        let show = || {
+            let Some(progress) = &progress else { return Ok(()) };
+            if shown_at.is_some_and(|shown_at| shown_at.elapsed() < PROGRESS_INTERVAL) {
+                return Ok(());
+            }
+            // The lock must not be held while Python runs.
+            let Some(counted) = latest.lock().take() else { return Ok(()) };
+            shown_at = Some(Instant::now());
+            progress.call1((json(&counted),)).map(drop)
+        };
+        let plan = waiting::wait_once_and_look(py, planned, show)?;
         plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
     }
 

@@ -77,8 +77,17 @@ pub(crate) fn wait<T: Send>(
 
 /// Waits for `future` like [`wait`], on a temporary runtime.
 pub(crate) fn wait_once<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    wait_once_and_look(py, future, || Ok(()))
+}
+
+/// Waits for `future` like [`wait`], with its calls of `look`, on a temporary runtime.
+pub(crate) fn wait_once_and_look<T: Send>(
+    py: Python<'_>,
+    future: impl Future<Output = T> + Send,
+    look: impl FnMut() -> PyResult<()>,
+) -> PyResult<T> {
     let runtime = runtime(1)?;
-    let done = wait(py, &runtime, future, || Ok(()));
+    let done = wait(py, &runtime, future, look);
     py.detach(|| drop(runtime));
     done
 }
