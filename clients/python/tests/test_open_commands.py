@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import server as servers
 from server import until
 from test_map import is_running
 from test_open import TIMEOUT_S, Host, host  # noqa: F401
@@ -82,12 +84,26 @@ def test_the_dashboard_has_a_port_that_requires_its_token(host: Host, rows: Path
         process.wait()
 
 
-def test_other_credentials_than_those_of_the_server_are_named(host: Host, rows: Path) -> None:  # noqa: F811
-    program = """
-from forebay.local import local_server
-forebay.open(sys.argv[1])
-print(local_server().other_credentials("s3://bucket/x"), local_server().other_credentials("/x"))
-"""
-    mine = {"AWS_ACCESS_KEY_ID": "one", "AWS_PROFILE": "mine"}
-    assert host.run(program, rows, **mine) == "[] []"
-    assert host.run(program, rows, **{**mine, "AWS_ACCESS_KEY_ID": "other", "GOOGLE_BUCKET": "x"}) == "['AWS_ACCESS_KEY_ID'] []"
+def test_the_binary_of_the_package_runs_the_commands_in_the_python_of_its_folder(host: Host, rows: Path, tmp_path: Path) -> None:  # noqa: F811
+    environment = tmp_path / "bin"
+    environment.mkdir()
+    shutil.copy(servers.binary(), environment / "forebay")
+    python = environment / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    # The current directory is not searched for the package.
+    (tmp_path / "forebay.py").write_text("raise SystemExit('another forebay')")
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        arguments = [str(environment / "forebay"), *words]
+        return subprocess.run(arguments, capture_output=True, text=True, env=host.environment, timeout=TIMEOUT_S, cwd=tmp_path)
+
+    assert run("status").stderr.startswith("forebay: no server of forebay.open runs for this user")
+    host.run(OPENED, rows)
+    pid = host.pid()
+    assert f"process {pid}, version " in run("status").stdout
+    assert "in use" in run("cache", "--clear").stdout
+    assert run("stop").stdout == f"stopped process {pid}\n"
+    python.write_text('#!/bin/sh\nexec "$REAL_PYTHON" -S -E "$@"\n')
+    host.environment["REAL_PYTHON"] = sys.executable
+    assert "this command requires the Python package forebay, which " in run("status").stderr

@@ -3,6 +3,7 @@
 mod demo;
 mod explain;
 mod inspect;
+mod local;
 mod log;
 #[cfg(test)]
 pub(crate) mod reference;
@@ -48,6 +49,15 @@ enum Command {
     Inspect(inspect::Inspect),
     /// Prints where the rows of a past batch of a recorded job are stored, or writes the batch to a file.
     Explain(Box<Explain>),
+    /// Prints the server that `forebay.open` of the Python package started on this host for this user, its datasets and its cache.
+    Status,
+    /// Stops the server that `forebay.open` started, which running trainings start again.
+    Stop,
+    /// Serves the dashboard of the server that `forebay.open` started on a loopback port, until Ctrl-C. The URL that it prints has a
+    /// token, without which the port answers nothing.
+    Dashboard(local::Dashboard),
+    /// Prints the cache folders of `forebay.open` and their sizes.
+    Cache(local::Cache),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -206,7 +216,13 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<()> {
         let (level, max_size) = match &self.command {
             Command::Serve(serve) => ("info", serve.max_log_size),
-            Command::Demo(_) | Command::Inspect(_) | Command::Explain(_) => ("warn", None),
+            Command::Demo(_)
+            | Command::Inspect(_)
+            | Command::Explain(_)
+            | Command::Status
+            | Command::Stop
+            | Command::Dashboard(_)
+            | Command::Cache(_) => ("warn", None),
         };
         init_logs(self.log_format, level, max_size);
         match self.command {
@@ -214,6 +230,10 @@ impl Cli {
             Command::Demo(demo) => demo.run(),
             Command::Inspect(inspect) => inspect.run(),
             Command::Explain(explain) => explain.run(),
+            Command::Status => local::run(&["status"]),
+            Command::Stop => local::run(&["stop"]),
+            Command::Dashboard(dashboard) => dashboard.run(),
+            Command::Cache(cache) => cache.run(),
         }
     }
 }
