@@ -7,13 +7,15 @@ import inspect
 import json
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
 from urllib.parse import unquote
 
-from forebay import arguments
+from forebay import _forebay, arguments
 from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
+from forebay.credentials import bearer_of, credentials_for
 from forebay.errors import Error, RequestError
 from forebay.html import described
 from forebay.local import LocalServer, local_server
@@ -34,6 +36,9 @@ OTHER_SERVER = ("the running server has other settings", "lookups are by [")
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
+# In place of the process id of a server that was not running.
+NO_PROCESS = 0
+
 
 def open(
     url: str | os.PathLike[str],
@@ -52,6 +57,8 @@ def open(
     """Returns a dataset, served by the Forebay server of this host and user. Starts the server if it is not running.
 
     All processes of the user on the host share one server and its cache. It stops a minute after the last of them has ended.
+    The server reads an object store with the credentials of this process (`AWS_*`, the AWS profile, `GOOGLE_*`, `AZURE_*`), which it
+    keeps in memory alone. A process with other credentials opens another dataset, for which nothing that was cached is found.
     The arguments from `cache_memory` to `http` are settings of the server. If the running server has other ones, an error
     names them; settings that are not given may be any.
 
@@ -106,13 +113,6 @@ def open(
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
-    if different := server.other_credentials(str(request["url"])):
-        LOG.warning(
-            "the server of this host was started with other values of %s than this process has, and reads %s with those; to use the values of "
-            "this process, run `python -m forebay stop`, and open the dataset again",
-            ", ".join(different),
-            request["url"],
-        )
     return Dataset(client, cluster.open(), str(request["url"]), keys)
 
 
@@ -304,15 +304,18 @@ class LocalCluster(Cluster):
 
     def __init__(self, server: LocalServer, options: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         self._server, self._request = server, dict(request)
-        # A process that received the cluster from another one may have another server.
-        self._is_open = False
+        # Process of the server that has the dataset open. A process that received the cluster from another one may have another server.
+        self._opened_by: int | None = None
+        # Shows which credentials this process has.
+        self._bearer = ""
+        self._passing: threading.Thread | None = None
         super().__init__([server.url], options)
 
     @property
     def native(self) -> Any:
         """The native client."""
         self._server.ensure(self)
-        if not self._is_open:
+        if self._opened_by is None:
             self.open()
         return self._native
 
@@ -321,15 +324,49 @@ class LocalCluster(Cluster):
         self._native = native
 
     def open(self) -> str:
-        """Makes the server open the dataset. Returns its name."""
+        """Makes the server open the dataset with the credentials of this process. Returns its name."""
+        url = str(self._request["url"])
+        credentials = credentials_for(url)
+        bearer = bearer_of(url, credentials)
+        if bearer != self._bearer:
+            self._bearer = bearer
+            self._native = self._connected()
+        # If this is not the server that opens the dataset, `pass_again` repeats it.
         try:
-            opened = json.loads(self._native.action("open", to_json(self._request).encode())[-1])
+            server = self._server.pid()
+        except OSError:
+            server = NO_PROCESS
+        request = {**self._request, **({"credentials": credentials} if credentials else {})}
+        try:
+            opened = json.loads(self._native.action("open", to_json(request).encode())[-1])
         except RequestError as error:
             if not any(part in str(error) for part in OTHER_SERVER):
                 raise
-            raise RequestError(f"{error}; `python -m forebay stop` stops it, and the next forebay.open starts it with its own") from error
-        self._is_open = True
+            raise RequestError(f"{error}; `forebay stop` stops it, and the next forebay.open starts it with its own") from error
+        self._opened_by = server
         return opened["dataset"]
+
+    def pass_again(self, server: int) -> None:
+        """Passes the credentials to a server that was started after it had opened the dataset. Does not block.
+
+        Args:
+            server: Id of the server's process.
+        """
+        is_passing = self._passing is not None and self._passing.is_alive()
+        if self._opened_by in (None, server) or is_passing or not credentials_for(str(self._request["url"])):
+            return
+        self._passing = threading.Thread(target=self._pass, name="forebay-credentials", daemon=True)
+        self._passing.start()
+
+    def _pass(self) -> None:
+        try:
+            self.open()
+        except Exception as error:
+            LOG.warning("the server did not open %s again, trying again: %s", self._request["url"], error)
+
+    def _connected(self) -> Any:
+        # `options` are pickled, the token is not.
+        return _forebay.Cluster(self.urls, {**self.options, **({"token": self._bearer} if self._bearer else {})})
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "request": self._request}

@@ -37,12 +37,6 @@ RESTART_DELAY_S = 1.0
 DIRECTORY_IN_USE = "is used by another server"
 # Time between two attempts to start a server while the last one stops.
 RETRY_S = 0.1
-# Beginnings of the names of the variables that configure object stores, by scheme.
-CREDENTIALS = {
-    **dict.fromkeys(("s3", "s3a"), ("AWS_",)),
-    "gs": ("GOOGLE_",),
-    **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), ("AZURE_",)),
-}
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
 # Lines of the log that are part of an exception.
@@ -81,7 +75,7 @@ class LocalServer:
         """Starts the server, if it is not running, and watches it in this process as long as `user` exists.
 
         Args:
-            user: Object that uses the server.
+            user: Object that uses the server. Its method `pass_again` is called with the process id of each later server.
             settings: Settings of the server, if it is started. Default: those of its last start.
 
         Raises:
@@ -102,6 +96,7 @@ class LocalServer:
         while True:
             try:
                 with self._connect() as connection:
+                    self._pass_credentials(_peer(connection))
                     # The server closes a connection without a request after a few seconds.
                     while connection.recv(4096):
                         pass
@@ -116,6 +111,16 @@ class LocalServer:
             except Exception as error:
                 LOG.warning("the server did not start, trying again: %s", error)
                 time.sleep(RESTART_DELAY_S)
+
+    def _pass_credentials(self, server: int) -> None:
+        """Makes the users pass their credentials to the server with this process id, unless they have."""
+        with self._lock:
+            users = list(self._users)
+        for user in users:
+            try:
+                user.pass_again(server)
+            except Exception as error:
+                LOG.warning("the credentials were not passed to the server, trying again: %s", error)
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -141,27 +146,7 @@ class LocalServer:
             OSError: No server accepts connections.
         """
         with self._connect() as connection:
-            if sys.platform == "linux":
-                return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-            # LOCAL_PEERPID of SOL_LOCAL on macOS.
-            return connection.getsockopt(0, 2)
-
-    def other_credentials(self, url: str) -> list[str]:
-        """Returns the names of the environment variables for the store of `url` that differ between this process and the server.
-
-        The server reads the store with its own. Empty for other URLs, and where the environment of a process cannot be read.
-        """
-        prefixes = CREDENTIALS.get(url.partition("://")[0])
-        if prefixes is None:
-            return []
-        try:
-            entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return []
-        pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
-        theirs = {name: value for name, _, value in pairs}
-        names = sorted({*theirs, *os.environ})
-        return [name for name in names if name.startswith(prefixes) and theirs.get(name) != os.environ.get(name)]
+            return _peer(connection)
 
     def _start_unless_running(self, settings: Mapping[str, Any] | None) -> None:
         if self.is_running():
@@ -266,6 +251,14 @@ class LocalServer:
         # The message of a failed start is last.
         starts = [number for number, line in enumerate(lines) if line.startswith(("forebay: ", "error: "))]
         return "\n".join(lines[starts[-1] :] if starts else lines[-LOG_TAIL_LINES:]).strip()
+
+
+def _peer(connection: socket.socket) -> int:
+    """Returns the id of the process at the other end of a Unix socket."""
+    if sys.platform == "linux":
+        return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    # LOCAL_PEERPID of SOL_LOCAL on macOS.
+    return connection.getsockopt(0, 2)
 
 
 def local_server() -> LocalServer:

@@ -243,7 +243,7 @@ except forebay.errors.RequestError as error:
     print(error)
 """
     expected = (
-        "the running server has other settings: cache_memory is 67108864, expected 128MiB; `python -m forebay stop` stops it, and the next "
+        "the running server has other settings: cache_memory is 67108864, expected 128MiB; `forebay stop` stops it, and the next "
         "forebay.open starts it with its own"
     )
     assert host.run(program, flights) == expected

@@ -1,6 +1,7 @@
 //! Authentication and authorization: TLS certificates and bearer tokens. Both are files that are reloaded when they change.
 
 mod access;
+mod holders;
 mod tls;
 mod tokens;
 mod watched;
@@ -12,6 +13,7 @@ use http::{HeaderMap, header};
 use crate::{Error, address::Peer};
 
 pub(crate) use access::Access;
+pub(crate) use holders::{Held, HolderKey, credentials_are_missing, needs_credentials};
 pub(crate) use tls::{Acceptor, Tls};
 pub(crate) use tokens::Tokens;
 pub(crate) use watched::Watched;
@@ -24,6 +26,8 @@ pub(crate) struct Authenticator {
     insecure: bool,
     /// The only user whose processes may call the server over a Unix socket; `None` if file permissions decide alone.
     owner: Option<u32>,
+    /// Key of the names of datasets that callers open with credentials; `None` if callers can't open any.
+    holder_key: Option<HolderKey>,
 }
 
 impl Authenticator {
@@ -33,12 +37,18 @@ impl Authenticator {
     /// If the file can't be read or is malformed.
     pub(crate) fn new(path: Option<&Path>, insecure: bool) -> anyhow::Result<Self> {
         let watch = |path: &Path| Watched::read(vec![path.to_owned()], |files| Tokens::parse(&files[0]));
-        Ok(Self { tokens: path.map(watch).transpose()?.map(Arc::new), insecure, owner: None })
+        Ok(Self {
+            tokens: path.map(watch).transpose()?.map(Arc::new),
+            insecure,
+            owner: None,
+            holder_key: None,
+        })
     }
 
-    /// Rejects callers over a Unix socket that are processes of another user than `owner`, and makes the others owners.
-    pub(crate) fn for_owner(self, owner: u32) -> Self {
-        Self { owner: Some(owner), ..self }
+    /// Rejects callers over a Unix socket that are processes of another user than `owner`, and makes the others owners. Datasets that
+    /// they open with credentials have names by `key`.
+    pub(crate) fn for_owner(self, owner: u32, key: HolderKey) -> Self {
+        Self { owner: Some(owner), holder_key: Some(key), ..self }
     }
 
     /// The token file, if there is one.
@@ -52,7 +62,10 @@ impl Authenticator {
     /// The errors of [`authenticate`](Self::authenticate); permission denied if the caller is a process of another user, and the
     /// server answers its owner only.
     pub(crate) fn authorize(&self, headers: &HeaderMap, peer: Option<Peer>) -> Result<Access, Error> {
-        let access = self.authenticate(headers)?.at(peer.and_then(Peer::address));
+        let mut access = self.authenticate(headers)?.at(peer.and_then(Peer::address));
+        if let Some(key) = &self.holder_key {
+            access = access.holding(key.held(headers));
+        }
         let (Some(owner), Some(Peer::User(user))) = (self.owner, peer) else { return Ok(access) };
         if user == Some(owner) {
             return Ok(access.of_owner());

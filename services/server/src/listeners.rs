@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{
     Address, Settings,
-    auth::{Acceptor, Authenticator, Tls},
+    auth::{Acceptor, Authenticator, HolderKey, Tls},
     connections::{self, Connections},
     events::{Event, Events, Kind},
 };
@@ -22,16 +22,21 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Reads the credentials and binds the ports. The HTTP port belongs to `http_runtime`, which must serve it.
+    /// Reads the credentials and binds the ports. The HTTP port belongs to `http_runtime`, which must serve it. `holder_key` is that of a
+    /// server with `open_datasets`.
     ///
     /// # Errors
     /// If a file is malformed or a port is taken.
-    pub(crate) async fn bind(settings: &Settings, http_runtime: &Handle) -> anyhow::Result<Self> {
+    pub(crate) async fn bind(
+        settings: &Settings,
+        holder_key: Option<HolderKey>,
+        http_runtime: &Handle,
+    ) -> anyhow::Result<Self> {
         let authenticator =
             Authenticator::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
-        let authenticator = match settings.open_datasets {
-            true => authenticator.for_owner(rustix::process::geteuid().as_raw()),
-            false => authenticator,
+        let authenticator = match holder_key {
+            Some(key) => authenticator.for_owner(rustix::process::geteuid().as_raw(), key),
+            None => authenticator,
         };
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
         let listen = async |flag: &str, address: &Address, runtime: &Handle| {

@@ -70,7 +70,8 @@ impl Server {
         let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
         let http_runtime = HttpRuntime::start()?;
-        let listeners = Listeners::bind(&settings, http_runtime.handle()).await?;
+        let listeners =
+            Listeners::bind(&settings, services.datasets.holder_key(), http_runtime.handle()).await?;
         let (grpc, http) = (listeners.grpc.address().clone(), listeners.http.address().clone());
         services.start(&settings, &mut tasks);
         listeners.watch_credentials(&settings, &services.events, &mut tasks);

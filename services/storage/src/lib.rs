@@ -66,6 +66,7 @@ pub use read::{
     reader::{Fetch, Reader},
 };
 pub use store::{
+    credentials::Credentials,
     documents::{DocumentMeta, Documents},
     location::Location,
     state::State,

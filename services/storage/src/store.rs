@@ -2,6 +2,7 @@
 
 pub(crate) mod answers;
 pub(crate) mod aws_profile;
+pub(crate) mod credentials;
 pub(crate) mod documents;
 pub(crate) mod envelope;
 pub(crate) mod failure;
@@ -15,6 +16,7 @@ pub(crate) mod location;
 mod names;
 mod observed_body;
 pub(crate) mod old_counts;
+pub(crate) mod remote;
 pub(crate) mod request;
 pub(crate) mod retries;
 pub(crate) mod state;

@@ -7,7 +7,8 @@ use forebay_loader::Tenant;
 use crate::{Error, address::host, callers::Caller};
 
 use super::{
-    Tokens, Watched,
+    Held, Tokens, Watched, credentials_are_missing,
+    holders::suffix_of,
     tokens::{Digest, Grant},
 };
 
@@ -20,6 +21,11 @@ pub(crate) struct Access {
     peer: Option<IpAddr>,
     /// True for a process of the user that runs the server, over a Unix socket of a server with `open_datasets`.
     is_owner: bool,
+    /// Credentials that the caller has shown to have. `None` if it may read all datasets that were opened with credentials, as the server
+    /// itself, and every caller of a server without `open_datasets`.
+    held: Option<Held>,
+    /// True if the caller is shown which datasets were opened with credentials of others.
+    is_shown_all: bool,
 }
 
 #[derive(Clone)]
@@ -33,12 +39,16 @@ enum Rights {
 impl Access {
     /// Permissions of the server itself.
     pub(crate) fn everything() -> Self {
-        Self { rights: Rights::Everything { admin: true }, peer: None, is_owner: false }
+        Self::with(Rights::Everything { admin: true })
     }
 
     /// Permissions of every caller of a server without a token file.
     pub(super) fn without_tokens(admin: bool) -> Self {
-        Self { rights: Rights::Everything { admin }, peer: None, is_owner: false }
+        Self::with(Rights::Everything { admin })
+    }
+
+    fn with(rights: Rights) -> Self {
+        Self { rights, peer: None, is_owner: false, held: None, is_shown_all: false }
     }
 
     /// Permissions of the token with `digest`.
@@ -48,7 +58,7 @@ impl Access {
         now: SystemTime,
     ) -> Result<Self, Error> {
         tokens.current().grant(&digest, now)?;
-        Ok(Self { rights: Rights::Token(tokens, digest), peer: None, is_owner: false })
+        Ok(Self::with(Rights::Token(tokens, digest)))
     }
 
     /// The permissions of a client with this address.
@@ -59,6 +69,30 @@ impl Access {
     /// The permissions of a process of the user that runs the server.
     pub(super) fn of_owner(self) -> Self {
         Self { is_owner: true, ..self }
+    }
+
+    /// The permissions of a caller that has shown to have these credentials. It may not read what others opened with theirs.
+    pub(super) fn holding(self, held: Held) -> Self {
+        Self { held: Some(held), ..self }
+    }
+
+    /// The permissions of a caller that is shown the names and sizes of all datasets that it may read but for the credentials with which
+    /// they were opened, as on the dashboard. It may not read them.
+    pub(crate) fn shown_all(self) -> Self {
+        Self { is_shown_all: true, ..self }
+    }
+
+    /// Checks that the caller has shown to have the credentials with `proof`.
+    ///
+    /// # Errors
+    /// Permission denied.
+    pub(crate) fn check_holds(&self, proof: &[u8; 32]) -> Result<(), Error> {
+        if self.held.as_ref().is_some_and(|held| held.has(proof)) {
+            return Ok(());
+        }
+        Err(Error::permission_denied(
+            "the header 'authorization: Bearer PROOF' has no proof of the credentials in the request",
+        ))
     }
 
     /// Address of the client; `None` for a Unix socket.
@@ -82,16 +116,33 @@ impl Access {
         tokens.grant(digest, SystemTime::now()).map_or(Tenant::SERVER, Grant::tenant)
     }
 
-    /// True if this caller may read `dataset`.
+    /// True if this caller may read `dataset`, or is shown it.
     pub(crate) fn may_read(&self, dataset: &str) -> bool {
-        self.check(dataset).is_ok()
+        match self.is_shown_all {
+            true => self.covers(dataset).is_ok(),
+            false => self.check(dataset).is_ok(),
+        }
     }
 
     /// Checks that the caller may read `dataset`, which need not exist.
     ///
     /// # Errors
-    /// Permission denied, or unauthenticated if the token is no longer valid.
+    /// Permission denied, or unauthenticated if the token is no longer valid. Unavailable if the dataset was opened with credentials before
+    /// this server was started.
     pub(crate) fn check(&self, dataset: &str) -> Result<(), Error> {
+        self.covers(dataset)?;
+        let (Some(held), Some(suffix)) = (&self.held, suffix_of(dataset)) else { return Ok(()) };
+        match held.opens(suffix) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::permission_denied(format!(
+                "dataset '{dataset}' was opened with credentials, and the caller has not shown to have them; open it with forebay.open in \
+                 its process"
+            ))),
+            None => Err(credentials_are_missing(dataset)),
+        }
+    }
+
+    fn covers(&self, dataset: &str) -> Result<(), Error> {
         self.check_grant(|grant| grant.covers(dataset), || format!("may not read dataset '{dataset}'"))
     }
 

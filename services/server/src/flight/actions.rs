@@ -13,7 +13,7 @@ use forebay_proto::{
         WarmResult,
     },
 };
-use forebay_storage::Reader;
+use forebay_storage::{Credentials, Reader};
 use futures::{StreamExt, stream, stream::BoxStream};
 use prost::Message;
 use serde::Serialize;
@@ -99,7 +99,7 @@ const OPEN: (&str, &str) = (
     "open",
     "Add a dataset and list its files. Requires a server with --open-datasets, and a caller that is a process of the same user, over a \
      Unix socket. Body: {\"url\": an absolute path or a URL, \"key\": [COLUMN, ...] for lookups, \"settings\": settings that the \
-     server must have, as JSON}. Result: as of `refresh`, with the name of the dataset.",
+     server must have, as JSON, \"credentials\": {NAME: VALUE} of the caller for the object store}. Result: as of `refresh`, with the name of the dataset.",
 );
 
 pub(super) const HELLO: (&str, &str) = (
@@ -201,13 +201,13 @@ fn refreshed(dataset: String, reader: &Reader, changed: bool) -> RefreshResult {
 async fn open(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     access.check_owner()?;
     let encoding = Encoding::of(body);
-    let OpenRequest { url, key, settings } = encoding.decode("OpenRequest", body)?;
+    let OpenRequest { url, key, settings, credentials } = encoding.decode("OpenRequest", body)?;
     let Services { datasets, online, settings: running, .. } = &context.services;
     if let Some(different) = running.different(&settings)? {
         return Err(Error::invalid(format!("the running server has other settings: {different}")));
     }
     let opened = Opened { url, key };
-    let (name, reader, changed) = datasets.open(access, &opened).await?;
+    let (name, reader, changed) = datasets.open(access, &opened, &Credentials::new(credentials)).await?;
     if !opened.key.is_empty() {
         online.open(datasets, &name, &opened.key, reader.clone()).await?;
     }

@@ -51,7 +51,7 @@ pub(super) async fn authorize(
                 Ok(charge) => charge,
                 Err(error) => return reject(Rejection::from(error)),
             };
-            request.extensions_mut().insert::<Access>(access);
+            request.extensions_mut().insert::<Access>(access.shown_all());
             let response = next.run(request).await;
             drop(receiving);
             charged(account, response)

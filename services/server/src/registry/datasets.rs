@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context;
 use dashmap::DashMap;
 use forebay_loader::{Flow, Pool, Priority, Tenant, similar_names};
-use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot};
+use forebay_storage::{Credentials, Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot};
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, watch};
 use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
-    auth::Access,
+    auth::{Access, HolderKey, credentials_are_missing, needs_credentials},
     callers::Caller,
     events::{Event, Events, Kind, Severity},
     settings::Limits,
@@ -43,6 +43,8 @@ struct Shared {
     entries: RwLock<BTreeMap<String, Arc<Dataset>>>,
     /// Datasets that callers added; `None` if they can't.
     opened: Option<Record>,
+    /// Key of the names of datasets that callers open with credentials; `None` if they can't open any.
+    holder_key: Option<HolderKey>,
     state: State,
     pool: Pool,
     config: forebay_storage::Config,
@@ -105,6 +107,7 @@ impl Datasets {
             shared: Arc::new(Shared {
                 entries: RwLock::new(entries),
                 opened: settings.open_datasets.then(|| Record::new(&state)),
+                holder_key: settings.open_datasets.then(|| HolderKey::new(&state)),
                 state,
                 pool: pool.clone(),
                 config: settings.storage.clone(),
@@ -117,20 +120,36 @@ impl Datasets {
         })
     }
 
+    /// Key of the names of datasets that callers open with credentials; `None` if they can't open any.
+    pub(crate) fn holder_key(&self) -> Option<HolderKey> {
+        self.shared.holder_key.clone()
+    }
+
     /// Adds the dataset `opened`, unless it was added before, and lists its files. Returns its name, the reader of its current
-    /// snapshot, and true if that differs from the previous one. A dataset that can't be opened is not added.
+    /// snapshot, and true if that differs from the previous one. A dataset that can't be opened is not added. Its store is opened with
+    /// `credentials` alone. With other credentials it is another dataset, and nothing that is cached of one is found for the other.
     ///
     /// # Errors
-    /// If the URL is invalid, the files can't be read, or there are too many datasets.
+    /// If the URL is invalid, the files can't be read, the caller has not shown to have the credentials, or there are too many datasets.
     pub(crate) async fn open(
         &self,
         access: &Access,
         opened: &Opened,
+        credentials: &Credentials,
     ) -> Result<(String, Reader, bool), Error> {
         access.check_owner()?;
         opened.check()?;
-        let name = opened.name();
-        let is_new = self.add(&name, opened)?;
+        let holding = match &self.shared.holder_key {
+            Some(key) if !credentials.is_empty() => {
+                let proof = credentials.proof();
+                access.check_holds(&proof)?;
+                Some(key.holding(&proof).await?)
+            }
+            Some(_) | None => None,
+        };
+        let suffix = holding.as_ref().map_or("", |holding| holding.suffix.as_str());
+        let name = format!("{}{suffix}", opened.name());
+        let is_new = self.add(&name, opened, credentials, holding.map(|holding| holding.scope))?;
         let result = self.refresh(access, &name).await;
         let is_open = matches!(self.phase(&name), Some(Phase::Open(_)));
         if is_new && !is_open {
@@ -143,14 +162,14 @@ impl Datasets {
         Ok((name, reader, changed))
     }
 
-    /// Notes in the state that a dataset is open.
+    /// Notes in the state that a dataset is open, unless credentials of a caller are needed to open it.
     ///
     /// # Errors
     /// If the state can't be written.
     pub(crate) async fn record(&self, name: &str, opened: &Opened) -> Result<(), Error> {
         match &self.shared.opened {
-            Some(record) => record.put(name, opened).await,
-            None => Ok(()),
+            Some(record) if !needs_credentials(name) => record.put(name, opened).await,
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -166,8 +185,14 @@ impl Datasets {
     }
 
     /// Adds a dataset without opening it. Returns false if there is one with this name.
-    fn add(&self, name: &str, opened: &Opened) -> Result<bool, Error> {
-        let location = Location::parse(&opened.url, &self.shared.config)?;
+    fn add(
+        &self,
+        name: &str,
+        opened: &Opened,
+        credentials: &Credentials,
+        scope: Option<u128>,
+    ) -> Result<bool, Error> {
+        let location = Location::parse_with(&opened.url, &self.shared.config, credentials, scope)?;
         let mut entries = self.shared.entries.write();
         let is_full = entries.len() >= MAX_DATASETS;
         match entries.entry(name.to_owned()) {
@@ -441,7 +466,7 @@ impl Datasets {
             found => return found,
         };
         let Some(opened) = self.opened(name).await? else { return Err(missing) };
-        if self.add(name, &opened)? {
+        if self.add(name, &opened, &Credentials::default(), None)? {
             tokio::spawn(self.clone().run(name.to_owned()));
         }
         self.dataset(access, name)
@@ -451,6 +476,9 @@ impl Datasets {
     fn dataset(&self, access: &Access, name: &str) -> Result<Arc<Dataset>, Error> {
         access.check(name)?;
         self.entry(name).ok_or_else(|| {
+            if self.shared.holder_key.is_some() && needs_credentials(name) {
+                return credentials_are_missing(name);
+            }
             let entries = self.shared.entries.read();
             let readable = || entries.keys().map(String::as_str).filter(|name| access.may_read(name));
             let similar = similar_names(name, readable());

@@ -28,6 +28,7 @@ impl BlockIds {
                 if let Some(generation) = generations.of(block.file) {
                     generation.append_to(&mut bytes);
                 }
+                location.append_scope(&mut bytes);
                 cache_key(&bytes)
             })
             .collect();

@@ -25,12 +25,14 @@ use crate::{
 };
 
 impl Target {
-    fn key(&self) -> u128 {
+    /// Key of the file's footer for readers of `location`.
+    fn key(&self, location: &Location) -> u128 {
         let mut bytes = Vec::new();
         self.version.append_to(&self.url, &mut bytes);
         if let Some(generation) = self.generation {
             generation.append_to(&mut bytes);
         }
+        location.append_scope(&mut bytes);
         cache_key(&bytes)
     }
 }
@@ -61,7 +63,7 @@ impl FooterCache {
         config: &Config,
         compute: &Compute,
     ) -> Result<Arc<Footer>, Error> {
-        let key = target.key();
+        let key = target.key(location);
         let cell = self.memory.lock().touch(key);
         let footer = cell.get_or_try_init(|| self.load(key, location, target, config, compute)).await?;
         let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
@@ -79,7 +81,7 @@ impl FooterCache {
         compute: &Compute,
         names: &[&str],
     ) -> Result<Arc<Footer>, Error> {
-        let whole = target.key();
+        let whole = target.key(location);
         if let Some(footer) = self.memory.lock().loaded(whole) {
             return Ok(footer);
         }
@@ -242,7 +244,7 @@ impl Memory {
 mod tests {
     use std::time::Duration;
 
-    use object_store::path::Path;
+    use object_store::{memory::InMemory, path::Path};
 
     use super::*;
     use crate::Version;
@@ -254,7 +256,8 @@ mod tests {
             let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
             let (path, url) = (Path::from(path), format!("s3://bucket/{path}"));
             let files = FooterFiles::new(Some(PathBuf::new()), u64::MAX, Duration::from_secs(1));
-            files.path(Target { path, url, version, generation: None }.key()).unwrap()
+            let location = Location::with_store("s3://bucket", Arc::new(InMemory::new()), "");
+            files.path(Target { path, url, version, generation: None }.key(&location)).unwrap()
         };
         assert_eq!(
             name("flights/part-0.parquet", 4096, Some("\"33a64df5\"")),

@@ -3,16 +3,7 @@
 use std::{fmt, path::Component, sync::Arc, time::Duration};
 
 use forebay_cache::Slabs;
-use object_store::{
-    BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig,
-    aws::{AmazonS3Builder, AmazonS3ConfigKey},
-    azure::{AzureConfigKey, MicrosoftAzureBuilder},
-    gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
-    http::HttpBuilder,
-    limit::LimitStore,
-    local::LocalFileSystem,
-    path::Path,
-};
+use object_store::{ObjectStore, limit::LimitStore, local::LocalFileSystem, path::Path};
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -23,17 +14,12 @@ use url::Url;
 use crate::{
     Config, Error,
     store::{
-        answers::{AnsweringConnector, Answers, Asked},
-        aws_profile,
+        answers::{Answers, Asked},
+        credentials::Credentials,
         file_system::{FileSystem, Mounts},
-        retries::RetryingConnector,
+        remote::remote,
     },
 };
-
-/// Wait before the first retry of a request.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// Maximum wait between two retries of a request. Bounds the time until a store that has recovered is used again.
-const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// Total size of the footers, page indexes and bloom filters of one location that are read and parsed at a time, in bytes. A longer one is
 /// read alone.
@@ -63,6 +49,8 @@ pub struct Location {
     /// Reads of local files; `None` for other kinds.
     local: Option<LocalReads>,
     answers: Answers,
+    /// Separates what is cached of this location from what is cached of the same files for others; `None` if it is shared.
+    scope: Option<u128>,
 }
 
 /// Bounds and buffers of the reads of one local folder. A folder that hangs takes only its own share of the threads of its file
@@ -129,6 +117,24 @@ impl Location {
     /// # Errors
     /// [`Error::Invalid`] for any other URL, and for a store without configuration in the environment.
     pub fn parse(url: &str, config: &Config) -> Result<Self, Error> {
+        Self::parse_for(url, config, None)
+    }
+
+    /// Parses a URL like [`parse`](Self::parse), for a caller: credentials and endpoints are those in `credentials` alone. What is cached
+    /// of the files is found only by locations with the same `scope`.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(
+        url: &str,
+        config: &Config,
+        credentials: &Credentials,
+        scope: Option<u128>,
+    ) -> Result<Self, Error> {
+        Ok(Self { scope, ..Self::parse_for(url, config, Some(credentials))? })
+    }
+
+    fn parse_for(url: &str, config: &Config, given: Option<&Credentials>) -> Result<Self, Error> {
         let Some((scheme, _)) = url.split_once("://") else {
             return Self::local(url, std::path::Path::new(url), config);
         };
@@ -149,7 +155,8 @@ impl Location {
         }
         let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
         let answers = Answers::default();
-        let (store, kind) = remote(&parsed, config, &answers).map_err(|error| invalid(url, error))?;
+        let kind = if parsed.scheme().starts_with("http") { Kind::Http } else { Kind::Object };
+        let store = remote(&parsed, config, &answers, given).map_err(|error| invalid(url, error))?;
         Ok(Self { answers, ..Self::new(url, store, root, kind, config) })
     }
 
@@ -163,6 +170,7 @@ impl Location {
             footer_room: Arc::new(Semaphore::new(FOOTER_ROOM as usize)),
             local: None,
             answers: Answers::default(),
+            scope: None,
         }
     }
 
@@ -217,6 +225,14 @@ impl Location {
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Appends what separates the cached data of this location to the bytes that a key of a cache is made of.
+    pub(crate) fn append_scope(&self, bytes: &mut Vec<u8>) {
+        if let Some(scope) = self.scope {
+            bytes.extend(b"scope");
+            bytes.extend(scope.to_le_bytes());
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -285,97 +301,9 @@ fn lexical(path: &std::path::Path) -> std::path::PathBuf {
     resolved
 }
 
-fn remote(
-    url: &Url,
-    config: &Config,
-    answers: &Answers,
-) -> Result<(Arc<dyn ObjectStore>, Kind), object_store::Error> {
-    let timeout = format!("{} ms", config.request_timeout.as_millis());
-    let retry = RetryConfig {
-        // A wait is random, and at most `base` times as long as the one before it. With the default base of 2, waits
-        // would stay near the first one on average, and an outage would cause a request every few hundred milliseconds.
-        backoff: BackoffConfig { init_backoff: FIRST_BACKOFF, max_backoff: MAX_BACKOFF, base: 3.0 },
-        max_retries: config.max_retries,
-        retry_timeout: config.retry_timeout,
-    };
-    let inner = RetryingConnector::new(config.concurrent_requests);
-    let connector = AnsweringConnector { inner, answers: answers.clone() };
-    // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
-    let key = ClientConfigKey::Timeout;
-    match url.scheme() {
-        "s3" | "s3a" => {
-            let wrong = |detail: String| object_store::Error::NotSupported { source: detail.into() };
-            let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
-            let variable = |name: &str| std::env::var(name).ok();
-            let builder = aws_profile::apply(builder, variable).map_err(wrong)?;
-            let value = |key: AmazonS3ConfigKey| builder.get_config_value(&key);
-            let allows_http = value(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
-            check_encrypted(value(AmazonS3ConfigKey::Endpoint), allows_http, "AWS_ALLOW_HTTP")
-                .map_err(wrong)?;
-            let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
-        }
-        "gs" => {
-            let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str()).with_retry(retry);
-            let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
-        }
-        "az" | "azure" | "adl" | "abfs" | "abfss" => {
-            let wrong = |detail: String| object_store::Error::NotSupported { source: detail.into() };
-            let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str()).with_retry(retry);
-            let value = |key: AzureConfigKey| builder.get_config_value(&key);
-            let is_emulator = value(AzureConfigKey::UseEmulator).as_deref() == Some("true");
-            let allows_http = value(AzureConfigKey::Client(ClientConfigKey::AllowHttp));
-            let endpoint = value(AzureConfigKey::Endpoint).filter(|_| !is_emulator);
-            check_encrypted(endpoint, allows_http, "AZURE_ALLOW_HTTP").map_err(wrong)?;
-            let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
-        }
-        "http" | "https" => {
-            let base = &url[..url::Position::BeforePath];
-            let builder = HttpBuilder::new().with_url(base).with_retry(retry);
-            let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
-            let builder = builder.with_config(key, timeout).with_http_connector(connector);
-            Ok((Arc::new(builder.build()?), Kind::Http))
-        }
-        scheme => Err(object_store::Error::NotSupported {
-            source: format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")
-                .into(),
-        }),
-    }
-}
-
-/// Checks that an endpoint is encrypted, unless the variable `name` of the environment allows another one.
-///
-/// # Errors
-/// Advice on the variable to set.
-fn check_encrypted(endpoint: Option<String>, allows_http: Option<String>, name: &str) -> Result<(), String> {
-    let Some(endpoint) = endpoint.filter(|endpoint| endpoint.starts_with("http://")) else { return Ok(()) };
-    let is_allowed = allows_http.is_some_and(|value| {
-        matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y")
-    });
-    if is_allowed {
-        return Ok(());
-    }
-    Err(format!(
-        "the endpoint {endpoint} is not encrypted; use https, or set {name}=true to send the data in plain text"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_plain_endpoint_names_the_variable_that_allows_it() {
-        let check = |endpoint: &str, allows: Option<&str>| {
-            check_encrypted(Some(endpoint.to_owned()), allows.map(str::to_owned), "AWS_ALLOW_HTTP")
-        };
-        let error = check("http://127.0.0.1:9000", None).unwrap_err();
-        assert!(error.contains("http://127.0.0.1:9000") && error.contains("AWS_ALLOW_HTTP=true"), "{error}");
-        assert!(check("http://127.0.0.1:9000", Some("false")).is_err());
-        assert!(check("http://127.0.0.1:9000", Some("TRUE")).is_ok() && check("https://store", None).is_ok());
-    }
 
     #[test]
     fn a_password_in_a_url_is_rejected_and_not_repeated() {

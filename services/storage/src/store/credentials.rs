@@ -1,0 +1,99 @@
+//! Credentials and settings of a caller for an object store, in place of those in the environment of this process.
+
+use std::{collections::BTreeMap, fmt};
+
+use ring::digest::{Context, SHA256};
+
+/// Begins what [`Credentials::proof`] hashes.
+const PROOF_DOMAIN: &[u8] = b"forebay credentials 1\n";
+
+/// Variables of a caller's environment for an object store, such as `AWS_ACCESS_KEY_ID`. Their values are never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    variables: BTreeMap<String, String>,
+}
+
+impl Credentials {
+    /// Credentials of these variables.
+    pub fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self { variables: variables.into_iter().collect() }
+    }
+
+    /// True if there are no variables.
+    pub fn is_empty(&self) -> bool {
+        self.variables.is_empty()
+    }
+
+    /// Hash that only who has all variables can compute. The Python package computes the same one.
+    pub fn proof(&self) -> [u8; 32] {
+        let mut hash = Context::new(&SHA256);
+        hash.update(PROOF_DOMAIN);
+        for text in self.variables.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+        let mut proof = [0; 32];
+        proof.copy_from_slice(hash.finish().as_ref());
+        proof
+    }
+
+    /// Returns a variable.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// Sets each variable that begins with `prefix` and that a builder knows.
+    pub(crate) fn configure<B, K: std::str::FromStr>(
+        &self,
+        builder: B,
+        prefix: &str,
+        set: impl Fn(B, K, String) -> B,
+    ) -> B {
+        let known = self.variables.iter().filter(|(name, _)| name.starts_with(prefix));
+        let known =
+            known.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse::<K>().ok()?, value)));
+        known.fold(builder, |builder, (key, value)| set(builder, key, value.clone()))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({} hidden)", self.variables.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(settings: &[(&str, &str)]) -> Credentials {
+        Credentials::new(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn a_proof_depends_on_every_variable_and_is_that_of_the_python_package() {
+        let given = credentials(&[("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_ACCESS_KEY_ID", "id")]);
+        assert_eq!(hex(given.proof()), "1768e1c431e978c73c77de3520fe5dc6e31b998688c5e1bcc58650782ec9c140");
+        assert_eq!(
+            given.proof(),
+            credentials(&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")]).proof()
+        );
+        for other in [
+            credentials(&[("AWS_SECRET_ACCESS_KEY", "secret")]),
+            credentials(&[("AWS_SECRET_ACCESS_KEY", "other"), ("AWS_ACCESS_KEY_ID", "id")]),
+            credentials(&[("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_ACCESS_KEY_IDi", "d")]),
+        ] {
+            assert_ne!(given.proof(), other.proof());
+        }
+    }
+
+    #[test]
+    fn values_are_not_printed() {
+        let printed = format!("{:?}", credentials(&[("AWS_SECRET_ACCESS_KEY", "hunter2")]));
+        assert_eq!(printed, "Credentials(1 hidden)");
+    }
+
+    fn hex(bytes: [u8; 32]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
