@@ -23,10 +23,10 @@ use datafusion_sql::{
 };
 
 use crate::{
-    Error,
+    Error, ValueSet,
     dialect::ExpressionDialect,
     exact::{
-        literals::{Literals, resolved},
+        literals::{Literals, NamedSet, resolved},
         with_exact_comparisons,
     },
     expression_identity::identity_of,
@@ -35,6 +35,7 @@ use crate::{
     guard::guarded,
     lower::{lowered, one_row, value_of},
     planner::Context,
+    values::member::as_member,
 };
 
 /// Maximum length of an expression, in bytes.
@@ -64,6 +65,7 @@ pub struct Expression {
     pub(crate) logical: Expr,
     pub(crate) physical: Arc<dyn PhysicalExpr>,
     sizes: Sizes,
+    sets: Vec<String>,
 }
 
 impl fmt::Debug for Expression {
@@ -78,7 +80,7 @@ impl Expression {
     /// # Errors
     /// [`Error::UnknownColumn`], and [`Error::Invalid`] if `text` is not an expression of one row, has no name, or is too large.
     pub fn column(text: &str, schema: &Schema) -> Result<Self, Error> {
-        with_deep_stack(|| compile(text, schema, true))
+        with_deep_stack(|| compile(text, schema, true, &[]))
     }
 
     /// Compiles `text`, a row condition. A row for which the condition is null does not match.
@@ -86,7 +88,17 @@ impl Expression {
     /// # Errors
     /// As [`column`](Self::column), and [`Error::Invalid`] if `text` is not a boolean.
     pub fn filter(text: &str, schema: &Schema) -> Result<Self, Error> {
-        let compiled = with_deep_stack(|| compile(text, schema, false))?;
+        Self::filter_with(text, schema, &[])
+    }
+
+    /// Compiles `text` as [`filter`](Self::filter) does. It may refer to `sets` by their names, as in `id IN (:ids)` and
+    /// `id NOT IN (:ids)`. A null is neither a member of a set nor none.
+    ///
+    /// # Errors
+    /// As [`filter`](Self::filter), and [`Error::Invalid`] for an unknown set, and for one whose values cannot be compared with those in
+    /// front of `IN`.
+    pub fn filter_with(text: &str, schema: &Schema, sets: &[(String, Arc<ValueSet>)]) -> Result<Self, Error> {
+        let compiled = with_deep_stack(|| compile(text, schema, false, sets))?;
         match compiled.field.data_type() {
             DataType::Boolean => Ok(compiled),
             other => Err(Error::invalid(format!("is of type {other}, expected a boolean"))),
@@ -113,6 +125,11 @@ impl Expression {
     /// equal columns. It changes when [the semantics of expressions](crate::SEMANTICS) do, and not with versions of libraries.
     pub fn identity(&self) -> u128 {
         self.identity
+    }
+
+    /// Hashes of the sets of values that the expression refers to, in the order of its parts.
+    pub fn sets(&self) -> &[String] {
+        &self.sets
     }
 
     /// Returns the column if the expression is a plain column name.
@@ -151,8 +168,8 @@ fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error> {
-    let planned = plan(text, schema)?;
+fn compile(text: &str, schema: &Schema, named: bool, sets: &[NamedSet]) -> Result<Expression, Error> {
+    let planned = plan(text, schema, sets)?;
     let (name, logical) = match planned {
         Expr::Alias(alias) if named => (alias.name, *alias.expr),
         Expr::Column(column) if named => (column.name.clone(), Expr::Column(column)),
@@ -191,8 +208,26 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let data_type = delivered(physical.data_type(&projected)?)?;
     let identity = identity_of(&logical, &projected, &data_type)?;
     let sizes = Sizes::of(&logical, &whole, schema)?;
+    let sets = sets_of(&logical);
+    let nodes = sets.iter().fold(nodes, |nodes, (cost, _)| nodes.saturating_add(*cost));
+    let sets = sets.into_iter().map(|(_, sha256)| sha256).collect();
     let field = Arc::new(Field::new(name, data_type, nullable));
-    Ok(Expression { field, nodes, complexity, inputs, identity, logical, physical, sizes })
+    Ok(Expression { field, nodes, complexity, inputs, identity, logical, physical, sizes, sets })
+}
+
+/// Costs of the tests of membership in sets of values, in nodes, and the hashes of the sets.
+fn sets_of(expression: &Expr) -> Vec<(u64, String)> {
+    let mut sets = Vec::new();
+    let visited = expression.apply(|part| {
+        if let Expr::ScalarFunction(call) = part
+            && let Some((member, _)) = as_member(call)
+        {
+            sets.push((member.nodes(), member.set.sha256().to_owned()));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visited.expect("the visitor returns no errors");
+    sets
 }
 
 /// Size after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
@@ -312,7 +347,7 @@ fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {
     Ok(Arc::new(DFSchema::try_from(Schema::new(schema.fields().clone()))?))
 }
 
-fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
+fn plan(text: &str, schema: &Schema, sets: &[NamedSet]) -> Result<Expr, Error> {
     if text.len() > MAX_BYTES {
         return Err(Error::invalid(format!("has {} bytes, expected at most {MAX_BYTES}", text.len())));
     }
@@ -341,7 +376,7 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
     );
     let schema = dfschema(schema)?;
     let clause = first_clause(&parsed.expr);
-    let literals = Literals::of(&mut parsed.expr)?;
+    let literals = Literals::of(&mut parsed.expr, sets)?;
     let mut context = PlannerContext::new().with_prepare_param_data_types(literals.types());
     let planned = literals.restored(planner.sql_to_expr_with_alias(parsed, &schema, &mut context)?)?;
     match clause {

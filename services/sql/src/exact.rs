@@ -31,7 +31,7 @@ pub(crate) mod literals;
 mod moment;
 mod number;
 mod order;
-mod place;
+pub(crate) mod place;
 mod side;
 
 use self::{
@@ -44,6 +44,7 @@ use self::{
 use crate::{
     guard::{decimal_digits, widens},
     lower::{binary, is_comparison},
+    values::member::{is_member_test, with_type},
 };
 
 /// Makes the comparisons of numbers, dates and times in `expression`, whose types are not coerced yet, exact.
@@ -69,6 +70,7 @@ pub(crate) fn with_exact_comparisons(
             Expr::InList(list) => in_list(list, scope)?,
             Expr::Case(case) => with_operand(case_of_one_type(case, schema)?, scope)?,
             Expr::ScalarFunction(call) if call.name() == "nullif" => nullif(call, scope)?,
+            Expr::ScalarFunction(call) if is_member_test(call.name()) => with_type(call, schema)?,
             Expr::ScalarFunction(call) => call_of_one_type(call, schema)?,
             part => part,
         };

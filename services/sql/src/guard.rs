@@ -27,6 +27,7 @@ use datafusion_physical_expr::{
 use crate::{
     exact::{cast::nearest, function},
     nan::{has_floats, with_one_nan},
+    values::member::is_member_test,
 };
 
 /// Replaces every `AND` and `OR` whose right side can fail, makes integer overflow an error instead of wrapping around, converts
@@ -82,7 +83,7 @@ fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
             || part.is::<OneNan>()
             || part
                 .downcast_ref::<ScalarFunctionExpr>()
-                .is_some_and(|call| function::operator(call.name()).is_some())
+                .is_some_and(|call| function::operator(call.name()).is_some() || is_member_test(call.name()))
             || part.is::<IsNullExpr>()
             || part.is::<IsNotNullExpr>()
             || part.is::<NotExpr>()

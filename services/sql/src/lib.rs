@@ -8,6 +8,7 @@
 //!
 //! - [`Expression`]: a compiled expression, a pure function of the columns it names: a row's values do not depend on other
 //!   rows. Impure functions (`random()`, `now()`), subqueries and aggregates are errors.
+//! - [`ValueSet`]: values that a filter refers to by name.
 //! - [`Bounds`]: statistics of a block's rows, known without reading them.
 //!
 //! Parsing, types and evaluation use DataFusion's expression crates, without its query engine. [`functions`] adds functions for
@@ -30,6 +31,7 @@ mod nan;
 mod nulls;
 mod planner;
 mod prune;
+mod values;
 
 use arrow_array::Array;
 use arrow_schema::{DataType, Field, Schema};
@@ -43,6 +45,7 @@ pub use expression_identity::SEMANTICS;
 pub use growth::{SLICE_COST, array_bytes, slices};
 pub use identity::Identity;
 pub use prune::{Bounds, Verdict};
+pub use values::ValueSet;
 
 /// Versions of the libraries that compute expressions. Values on disk are named by it, so that a later version of a library
 /// does not read what an earlier one computed. A test compares it with `Cargo.lock`.

@@ -2,7 +2,7 @@
 
 use datafusion_expr::{Expr, Operator};
 
-use crate::{Expression, exact::function, functions::is_strict};
+use crate::{Expression, exact::function, functions::is_strict, values::member::is_member_test};
 
 impl Expression {
     /// Returns true if the expression is non-null in every row, given that only columns with `has_nulls` contain nulls.
@@ -53,8 +53,8 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
             false
         }
         Expr::ScalarFunction(call) => {
-            !(is_strict(call.name()) || function::operator(call.name()).is_some())
-                || call.args.iter().any(maybe)
+            let is_comparison = function::operator(call.name()).is_some() || is_member_test(call.name());
+            !(is_strict(call.name()) || is_comparison) || call.args.iter().any(maybe)
         }
         _ => true,
     }

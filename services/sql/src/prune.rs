@@ -9,7 +9,14 @@ use datafusion_common::{
 };
 use datafusion_expr::{Expr, Operator};
 
-use crate::{Expression, nan::float};
+use crate::{
+    Expression,
+    nan::float,
+    values::member::{Member, as_member},
+};
+
+/// Maximum number of values of a set that are tested against Bloom filters.
+const MAX_PROBED: usize = 256;
 
 /// Statistics of the rows of a block, by column.
 pub trait Bounds {
@@ -49,6 +56,7 @@ impl Expression {
     /// tests against Bloom filters.
     pub fn equality_constants(&self) -> Vec<(String, ScalarValue)> {
         let mut constants = Vec::new();
+        let mut found_in_sets = Vec::new();
         let mut note = |column: &Expr, value: &Expr| {
             if let (Expr::Column(column), Expr::Literal(value, _)) = (column, value)
                 && !value.is_null()
@@ -62,12 +70,19 @@ impl Expression {
                     note(&binary.left, &binary.right);
                     note(&binary.right, &binary.left);
                 }
+                Expr::ScalarFunction(call) => {
+                    if let Some((member, Expr::Column(column))) = as_member(call) {
+                        let values = member.constants(MAX_PROBED).unwrap_or_default();
+                        found_in_sets.extend(values.into_iter().map(|value| (column.name.clone(), value)));
+                    }
+                }
                 Expr::InList(list) => list.list.iter().for_each(|value| note(&list.expr, value)),
                 _ => {}
             }
             Ok(TreeNodeRecursion::Continue)
         });
         found.expect("the visitor returns no errors");
+        constants.extend(found_in_sets);
         constants
     }
 
@@ -130,6 +145,10 @@ fn possible(filter: &Expr, bounds: &dyn Bounds) -> Possible {
             let any = list.list.iter().map(equals).fold(none, Possible::or);
             if list.negated { any.not() } else { any }
         }
+        Expr::ScalarFunction(call) => match as_member(call) {
+            Some((member, Expr::Column(column))) => membership(&column.name, member, bounds),
+            _ => ANY,
+        },
         Expr::BinaryExpr(binary) => match binary.op {
             Operator::And => possible(&binary.left, bounds).and(possible(&binary.right, bounds)),
             Operator::Or => possible(&binary.left, bounds).or(possible(&binary.right, bounds)),
@@ -150,6 +169,35 @@ fn is_null(inner: &Expr, bounds: &dyn Bounds) -> Possible {
         Some((nulls, values)) => Possible { yes: nulls, no: values, null: false },
         None => Possible { null: false, ..ANY },
     }
+}
+
+/// `column IN (:name)`.
+fn membership(column: &str, member: &Member, bounds: &dyn Bounds) -> Possible {
+    let (null, values) = bounds.nulls(column).unwrap_or((true, true));
+    if !values {
+        return Possible { yes: false, no: false, null };
+    }
+    let never = Possible { yes: false, no: true, null };
+    let within = || {
+        let (least, greatest) = bounds.range(column)?;
+        // Some writers take a NaN as a bound, which says nothing about the other values.
+        if [&least, &greatest].into_iter().any(|bound| float(bound).is_some_and(f64::is_nan)) {
+            return None;
+        }
+        let (any, all) = member.within(&least, &greatest)?;
+        // Bounds do not include NaNs, which are members of no set.
+        Some((any, all && float(&least).is_none()))
+    };
+    let (any, all) = within().unwrap_or((true, false));
+    if !any {
+        return never;
+    }
+    if let Some(constants) = member.constants(MAX_PROBED)
+        && !constants.iter().any(|value| bounds.may_hold(column, value))
+    {
+        return never;
+    }
+    Possible { yes: true, no: !all, null }
 }
 
 /// A comparison of a column with a constant, in either order.

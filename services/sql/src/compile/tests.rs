@@ -41,7 +41,7 @@ fn an_operand_copied_by_expansion_is_counted_once_per_copy() {
         ("x IN (1, 2, 3)", 4 + 1),
         ("x IN (1, x, 3)", 4 * 4 + 1),
     ] {
-        let planned = plan(text, &schema()).expect("it is valid");
+        let planned = plan(text, &schema(), &[]).expect("it is valid");
         assert_eq!(Expanded::of(&planned).nodes, expected, "{text}");
     }
 }
@@ -53,7 +53,7 @@ fn every_function_depends_on_its_arguments_alone() {
     }
     // Functions that are reached only by special syntax.
     for text in ["{'a': x}", "struct(x)", "overlay('abc' PLACING 'd' FROM 2)"] {
-        let Expr::ScalarFunction(call) = plan(text, &schema()).expect(text) else {
+        let Expr::ScalarFunction(call) = plan(text, &schema(), &[]).expect(text) else {
             panic!("{text} is not a call")
         };
         assert_eq!(call.func.signature().volatility, datafusion_expr::Volatility::Immutable, "{text}");
@@ -70,10 +70,10 @@ fn constant_arithmetic_that_overflows_is_refused_at_compile_time() {
 
 #[test]
 fn an_expression_may_have_64_kib_and_2048_tokens() {
-    let long = |bytes: usize| plan(&format!("x{}", " ".repeat(bytes - 1)), &schema());
+    let long = |bytes: usize| plan(&format!("x{}", " ".repeat(bytes - 1)), &schema(), &[]);
     assert!(long(MAX_BYTES).is_ok());
     assert!(long(MAX_BYTES + 1).expect_err("it is too long").to_string().contains("expected at most 65536"));
-    let tokens = |more: &str| plan(&format!("NOT x IN ({}1){more}", "1, ".repeat(1021)), &schema());
+    let tokens = |more: &str| plan(&format!("NOT x IN ({}1){more}", "1, ".repeat(1021)), &schema(), &[]);
     assert!(tokens("").is_ok());
     let error = tokens(" IS NULL").expect_err("it has too many tokens");
     assert!(error.to_string().contains("has 2050 tokens, expected at most 2048"), "{error}");

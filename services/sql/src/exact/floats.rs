@@ -15,6 +15,7 @@ use arrow_array::{
 use arrow_buffer::i256;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field};
+use half::f16;
 
 use super::number::Number;
 
@@ -65,7 +66,8 @@ pub(crate) fn nearest(unscaled: impl Into<i256>, scale: i8) -> f64 {
     }
 }
 
-fn nearest_f32(unscaled: i256, scale: i8) -> f32 {
+/// The float of 32 bits that is nearest, as [`nearest`].
+pub(crate) fn nearest_f32(unscaled: i256, scale: i8) -> f32 {
     match (unscaled.to_i128(), usize::try_from(scale)) {
         (Some(whole), Ok(0)) => whole as f32,
         (Some(whole), Ok(scale @ ..=10)) if whole.unsigned_abs() <= 1 << f32::MANTISSA_DIGITS => {
@@ -73,6 +75,11 @@ fn nearest_f32(unscaled: i256, scale: i8) -> f32 {
         }
         _ => number(unscaled, scale).nearest_f32(),
     }
+}
+
+/// The float of 16 bits that is nearest, as [`nearest`].
+pub(crate) fn nearest_f16(unscaled: i256, scale: i8) -> f16 {
+    number(unscaled, scale).nearest_f16()
 }
 
 fn number(unscaled: i256, scale: i8) -> Number {

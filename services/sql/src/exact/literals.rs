@@ -11,33 +11,58 @@ use datafusion_common::{
     metadata::FieldMetadata,
     tree_node::{Transformed, TreeNode},
 };
-use datafusion_expr::{Cast, Expr, TryCast};
+use datafusion_expr::{Cast, Expr, TryCast, expr::InList};
 use datafusion_sql::sqlparser::ast;
 
 use super::{number::Number, place};
-use crate::Error;
+use crate::{Error, ValueSet, values::member::member_of};
 
 /// Key of the text in the metadata of a literal.
 const TEXT: &str = "forebay.text";
 
-/// Literals of an expression that are planned as parameters.
+/// A set of values with its name.
+pub(crate) type NamedSet = (String, Arc<ValueSet>);
+
+/// Meaning of a parameter.
+#[derive(Debug)]
+enum Parameter<'a> {
+    /// Text of a number.
+    Number(String),
+    Set(&'a NamedSet),
+}
+
+/// Literals and sets of values of an expression that are planned as parameters.
 #[derive(Debug, Default)]
-pub(crate) struct Literals {
-    /// Text of each literal. Parameter `$1` is the first one.
-    texts: Vec<String>,
+pub(crate) struct Literals<'a> {
+    /// Parameter `$1` is the first one.
+    parameters: Vec<Parameter<'a>>,
+    /// Sets of values that the expression may refer to, by name.
+    sets: &'a [NamedSet],
     /// Number of intervals around the visited part. Their numbers are parts of the syntax.
     intervals: usize,
 }
 
-impl Literals {
-    /// Replaces the literals of `parsed` that DataFusion would round by parameters.
+impl<'a> Literals<'a> {
+    /// Replaces the literals of `parsed` that DataFusion would round by parameters, and so the names of `sets` in `IN (:name)`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `parsed` has parameters already.
-    pub(crate) fn of(parsed: &mut ast::Expr) -> Result<Self, Error> {
-        let mut literals = Self::default();
+    /// [`Error::Invalid`] if `parsed` has other parameters.
+    pub(crate) fn of(parsed: &mut ast::Expr, sets: &'a [NamedSet]) -> Result<Self, Error> {
+        let mut literals = Self { sets, ..Self::default() };
         match ast::VisitMut::visit(parsed, &mut literals) {
-            ControlFlow::Break(error) => Err(error),
+            ControlFlow::Break(error) => return Err(error),
+            ControlFlow::Continue(()) => {}
+        }
+        let other = ast::visit_expressions(parsed, |part| {
+            match placeholder(part).filter(|name| name.starts_with(':')) {
+                Some(name) => ControlFlow::Break(name.to_owned()),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        match other {
+            ControlFlow::Break(name) => Err(Error::invalid(format!(
+                "'{name}' stands outside of a list, expected a set of values only as in x IN ({name})"
+            ))),
             ControlFlow::Continue(()) => Ok(literals),
         }
     }
@@ -45,19 +70,28 @@ impl Literals {
     /// Types of the parameters.
     pub(crate) fn types(&self) -> Vec<Option<FieldRef>> {
         let double = Arc::new(Field::new("literal", DataType::Float64, false));
-        vec![Some(double); self.texts.len()]
+        vec![Some(double); self.parameters.len()]
     }
 
     /// Replaces the parameters of a planned expression by literals that carry their text. A literal includes its sign.
     pub(crate) fn restored(&self, planned: Expr) -> Result<Expr> {
         let restored = planned.transform_up(|part| {
             Ok(Transformed::yes(match part {
-                Expr::Placeholder(parameter) => {
-                    let number =
-                        parameter.id.strip_prefix('$').and_then(|number| number.parse::<usize>().ok());
-                    match number.and_then(|number| self.texts.get(number.checked_sub(1)?)) {
-                        Some(text) => literal(text),
-                        None => Expr::Placeholder(parameter),
+                Expr::Placeholder(parameter) => match self.parameter_of(&parameter.id) {
+                    Some(Parameter::Number(text)) => literal(text),
+                    _ => Expr::Placeholder(parameter),
+                },
+                Expr::InList(InList { expr, list, negated }) => {
+                    let set = match &list[..] {
+                        [Expr::Placeholder(parameter)] => self.parameter_of(&parameter.id),
+                        _ => None,
+                    };
+                    match set {
+                        Some(Parameter::Set((name, set))) => {
+                            let member = member_of(name, set, *expr);
+                            if negated { Expr::Not(Box::new(member)) } else { member }
+                        }
+                        _ => Expr::InList(InList { expr, list, negated }),
                     }
                 }
                 Expr::Negative(inner) => match text(&inner) {
@@ -76,18 +110,41 @@ impl Literals {
         if is_integer || text.parse::<f64>().is_err() || Number::parse(&text).is_none() {
             return None;
         }
-        self.texts.push(text);
-        Some(ast::Expr::Value(ast::Value::Placeholder(format!("${}", self.texts.len())).into()))
+        Some(self.add(Parameter::Number(text)))
+    }
+
+    fn add(&mut self, parameter: Parameter<'a>) -> ast::Expr {
+        self.parameters.push(parameter);
+        ast::Expr::Value(ast::Value::Placeholder(format!("${}", self.parameters.len())).into())
+    }
+
+    fn parameter_of(&self, id: &str) -> Option<&Parameter<'a>> {
+        let number: usize = id.strip_prefix('$')?.parse().ok()?;
+        self.parameters.get(number.checked_sub(1)?)
+    }
+
+    /// The parameter for the set `name`, which is written with a colon.
+    fn set(&mut self, name: &str) -> Result<ast::Expr, Error> {
+        match self.sets.iter().find(|(known, _)| Some(known.as_str()) == name.strip_prefix(':')) {
+            Some(set) => Ok(self.add(Parameter::Set(set))),
+            None => {
+                let known: Vec<String> = self.sets.iter().map(|(known, _)| format!("':{known}'")).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Err(Error::invalid(format!("there are no values '{name}' here; there are {known}")))
+            }
+        }
     }
 }
 
-impl ast::VisitorMut for Literals {
+impl ast::VisitorMut for Literals<'_> {
     type Break = Error;
 
     fn pre_visit_expr(&mut self, part: &mut ast::Expr) -> ControlFlow<Error> {
         match part {
             ast::Expr::Interval(_) => self.intervals += 1,
-            ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Placeholder(name), .. }) => {
+            ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Placeholder(name), .. })
+                if !name.starts_with(':') =>
+            {
                 return ControlFlow::Break(Error::invalid(format!(
                     "'{name}' is not an expression of one row"
                 )));
@@ -116,10 +173,27 @@ impl ast::VisitorMut for Literals {
             }
             _ => number(part),
         };
+        if let ast::Expr::InList { list, .. } = part
+            && let [only] = &mut list[..]
+            && let Some(name) = placeholder(only).filter(|name| name.starts_with(':'))
+        {
+            match self.set(name) {
+                Ok(set) => *only = set,
+                Err(error) => return ControlFlow::Break(error),
+            }
+        }
         if let Some(parameter) = text.and_then(|text| self.parameter(text)) {
             *part = parameter;
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// Name of a parameter; `None` for other parts.
+fn placeholder(part: &ast::Expr) -> Option<&str> {
+    match part {
+        ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Placeholder(name), .. }) => Some(name),
+        _ => None,
     }
 }
 

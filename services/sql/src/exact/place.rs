@@ -111,7 +111,8 @@ fn place_of_float(number: &Number, data_type: &DataType) -> Place {
     }
 }
 
-fn scale(data_type: &DataType) -> i8 {
+/// Scale of a decimal type; 0 for other types.
+pub(crate) fn scale(data_type: &DataType) -> i8 {
     match data_type {
         DataType::Decimal32(_, scale)
         | DataType::Decimal64(_, scale)
@@ -122,7 +123,7 @@ fn scale(data_type: &DataType) -> i8 {
 }
 
 /// Least and greatest integer of an integer type, of the unscaled values of a decimal type, and of the units of dates and times.
-fn integers(data_type: &DataType) -> Option<(i256, i256)> {
+pub(crate) fn integers(data_type: &DataType) -> Option<(i256, i256)> {
     let of = |least: i128, greatest: i128| Some((least.into(), greatest.into()));
     match data_type {
         DataType::Int8 => of(i8::MIN.into(), i8::MAX.into()),
