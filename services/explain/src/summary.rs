@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, Field};
-use forebay_loader::{Error, Flow, Loader, Pool, Priority, StoredRow};
+use forebay_loader::{Error, Flow, Loader, Pool, Priority, StoredRow, described_filter};
 use forebay_proto::v1::{self, BatchMetadata};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,6 +28,10 @@ pub struct Summary {
     pub dataset: String,
     /// Id of the pinned snapshot.
     pub snapshot: String,
+    /// Filter of the dataset; empty without one. The name of a set of values is followed by the number of its values, as in
+    /// `id IN (:ids: 100000 values)`.
+    #[serde(default)]
+    pub filter: String,
     /// Epoch of the batch, counted from 0.
     pub epoch: u64,
     /// Step of the batch in its epoch, counted from 0.
@@ -124,6 +128,7 @@ impl Summary {
             id: JobRecord::new(train, 0.0).id,
             dataset: train.dataset.clone(),
             snapshot: train.snapshot.clone(),
+            filter: described_filter(&train.filter, &train.values),
             epoch: metadata.epoch,
             step: metadata.step,
             steps: explained.steps,

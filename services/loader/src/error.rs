@@ -49,9 +49,20 @@ pub enum Error {
     /// The request can't be served now; a retry can succeed.
     #[error("{0}: try again later")]
     Unavailable(String),
+    /// Sets of values that the request refers to are not stored. Store them, and send the request again.
+    #[error("values: {} not stored here; send the values with DoPut, and then the request again", described(.missing))]
+    MissingValues {
+        /// Name and SHA-256 of each set.
+        missing: Vec<(String, String)>,
+    },
     /// A defect of this program.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+fn described(missing: &[(String, String)]) -> String {
+    let sets: Vec<String> = missing.iter().map(|(name, sha256)| format!("':{name}' ({sha256})")).collect();
+    format!("{} {}", sets.join(", "), if sets.len() == 1 { "is" } else { "are" })
 }
 
 impl Error {

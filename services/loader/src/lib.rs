@@ -28,6 +28,7 @@
 //! | `cache` | decoded columns on disk, forecast of their next use |
 //! | `window` | windows shared by the ranks of a job, and their prefetch |
 //! | `batch` | production, assembly and wire form of batches |
+//! | `values` | sets of values that filters refer to |
 //! | `lookup` | rows in memory for lookups |
 //!
 //! The order is chosen by `forebay-plan`. This crate does not depend on a transport.
@@ -52,6 +53,7 @@ mod selection;
 mod stream;
 #[cfg(test)]
 mod test_data;
+mod values;
 mod view;
 mod window;
 
@@ -74,12 +76,13 @@ pub use cpu::{
 pub use error::Error;
 pub use fault_injection::FaultInjection;
 pub use forebay_cache::Tenant;
-pub use forebay_sql::{Identity, cast};
+pub use forebay_sql::{Identity, ValueSet, cast};
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use loader::{LoadProgress, Loader, Waiting};
 pub use locate::StoredRow;
 pub use lookup::{memory::LookupReservation, rows::LookupRows};
 pub use request::{job::Job, mixture::check_mixture};
 pub use selection::counts::{CountProgress, Counts};
+pub use values::{MAX_SET_BYTES, StoredValues, described_filter};
 pub use view::{View, find_column, similar_names};
 pub use window::progress::{WindowLoad, WindowWait};

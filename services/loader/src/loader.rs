@@ -27,6 +27,7 @@ use crate::{
     },
     selection::counts::Counter,
     stream::Stream,
+    values::{StoredValues, check_used},
     view::expressions::Expressions,
     window::{progress::WindowWait, windows::Windows},
 };
@@ -47,6 +48,8 @@ pub struct Loader {
     pool: Pool,
     /// Tenant of the jobs and streams that are opened.
     tenant: Tenant,
+    /// Sets of values that filters refer to.
+    values: StoredValues,
 }
 
 /// Progress of [`Loader::warm`] and [`Loader::pin`].
@@ -147,6 +150,7 @@ impl Loader {
             config,
             pool,
             tenant: Tenant::SERVER,
+            values: StoredValues::default(),
         }
     }
 
@@ -159,6 +163,12 @@ impl Loader {
     #[must_use]
     pub fn of_tenant(&self, tenant: Tenant) -> Self {
         Self { tenant, ..self.clone() }
+    }
+
+    /// Returns a handle of this loader for requests whose filters refer to `values`. Without them, such requests are refused.
+    #[must_use]
+    pub fn with_values(&self, values: StoredValues) -> Self {
+        Self { values, ..self.clone() }
     }
 
     /// Initializes the expression engine, so that the first request with an expression does not wait for it.
@@ -183,6 +193,7 @@ impl Loader {
         reader: &Reader,
         progress: impl Fn(CountProgress) + Send + Sync,
     ) -> Result<Option<Arc<Counts>>, Error> {
+        check_used(train)?;
         let compiled = self.compiled(train, reader).await?;
         self.counter.of(train, reader, &compiled, progress).await
     }
@@ -201,6 +212,7 @@ impl Loader {
     ) -> Result<Arc<Job>, Error> {
         check_mixture(&train)?;
         Dimensions::of(&train)?;
+        check_used(&train)?;
         let train = v1::Train { rank: None, lane: None, ..train };
         let readers: Vec<Reader> = std::iter::once(&reader).chain(&others).cloned().collect();
         self.jobs
@@ -238,7 +250,8 @@ impl Loader {
     /// Compiles the expressions of `train`, each as an operation of its own.
     async fn compiled(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<Expressions>, Error> {
         let flow = Flow::of(self.tenant);
-        Expressions::compile(&self.pool, flow, reader.snapshot(), train).await.map(Arc::new)
+        let sets = self.values.of(train, &self.pool, flow).await?;
+        Expressions::compile(&self.pool, flow, reader.snapshot(), train, sets).await.map(Arc::new)
     }
 
     /// Checks that a job fits in the memory that is not reserved for lookups.

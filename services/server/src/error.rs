@@ -11,7 +11,12 @@ use tonic::{Code, Status, metadata::MetadataValue};
 pub(crate) struct Error {
     kind: Kind,
     message: String,
+    /// Hashes of the sets of values that the caller has to send, separated by commas.
+    missing_values: Option<String>,
 }
+
+/// Metadata of a status with the hashes of the sets of values that the caller has to send.
+const MISSING_VALUES_HEADER: &str = "forebay-missing-values";
 
 /// Recommended wait before a retry when a limit is reached.
 const BUSY_RETRY_SECONDS: u32 = 1;
@@ -49,7 +54,7 @@ enum Kind {
 
 impl Error {
     fn new(kind: Kind, message: impl AsRef<str>) -> Self {
-        Self { kind, message: clip(message.as_ref()) }
+        Self { kind, message: clip(message.as_ref()), missing_values: None }
     }
 
     /// An error about an invalid request.
@@ -176,11 +181,15 @@ impl std::error::Error for Error {}
 
 impl From<Error> for Status {
     /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not. A redirect has
-    /// `forebay-next: 1`.
+    /// `forebay-next: 1`. If sets of values are missing, `forebay-missing-values` has their hashes, separated by commas.
     fn from(error: Error) -> Self {
         let (code, retry_after) = (error.grpc_code(), error.retry_after_seconds());
         let is_next = error.kind == Kind::Next;
+        let missing_values = error.missing_values.and_then(|hashes| hashes.parse().ok());
         let mut status = Self::new(code, error.message);
+        if let Some(hashes) = missing_values {
+            status.metadata_mut().insert(MISSING_VALUES_HEADER, hashes);
+        }
         if let Some(seconds) = retry_after {
             status.metadata_mut().insert("retry-after", seconds.into());
         }
@@ -200,6 +209,11 @@ impl From<forebay_loader::Error> for Error {
             Load::Storage(error) => return error.clone().into(),
             Load::Unavailable(_) => Kind::Unavailable,
             Load::Internal(_) => Kind::Internal,
+            Load::MissingValues { missing } => {
+                let hashes: Vec<&str> = missing.iter().map(|(_, sha256)| sha256.as_str()).collect();
+                let missing_values = Some(hashes.join(","));
+                return Self { missing_values, ..Self::precondition(error.to_string()) };
+            }
         };
         Self::new(kind, error.to_string())
     }

@@ -13,6 +13,7 @@ mod lookups;
 mod methods;
 mod open_inference;
 mod packed;
+mod put_values;
 mod service;
 mod unary;
 

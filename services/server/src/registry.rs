@@ -5,3 +5,4 @@ pub(crate) mod jobs;
 pub(crate) mod online;
 pub(crate) mod queues;
 mod retry_delays;
+pub(crate) mod values;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use forebay_cache::{DiskConfig, Recovery};
-use forebay_loader::{Loader, Pool, Scheduling};
+use forebay_loader::{Loader, Pool, Scheduling, StoredValues};
 use forebay_storage::{Location, State};
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use crate::{
         jobs::{Jobs, Notes},
         online::OnlineDatasets,
         queues::Queues,
+        values::Values,
     },
     sessions::Sessions,
     settings::{Limits, RunningSettings},
@@ -37,6 +38,7 @@ pub(crate) struct Services {
     pub(crate) callers: Callers,
     pub(crate) members: Members,
     pub(crate) jobs: Notes,
+    pub(crate) values: Values,
     pub(crate) explainer: Explainer,
     pub(crate) events: Events,
     pub(crate) traces: Traces,
@@ -67,6 +69,9 @@ impl Services {
 
         let limits = Arc::new(settings.limits.clone());
         let records = Jobs::new(&state, limits.max_jobs);
+        let values = Values::new(&state, records.clone());
+        tasks.spawn(values.clone().run());
+        let loader = loader.with_values(StoredValues::new(&state));
         let (jobs, write_jobs) = Notes::new(records.clone());
         tasks.spawn(write_jobs);
         let events = Events::new(limits.max_events);
@@ -89,6 +94,7 @@ impl Services {
             members,
             callers: Callers::new(Arc::clone(&limits)),
             jobs,
+            values,
             explainer,
             events,
             traces: Traces::start(&settings.traces)?,

@@ -442,7 +442,11 @@ impl OnlineDataset {
             Error::Storage(_) => self.shared.requirements.views.is_empty() && has_previous,
             // Undeclared views give way to the next snapshot.
             Error::TooLarge { .. } => false,
-            Error::Invalid { .. } | Error::Value { .. } | Error::Row { .. } | Error::Internal(_) => false,
+            Error::Invalid { .. }
+            | Error::MissingValues { .. }
+            | Error::Value { .. }
+            | Error::Row { .. }
+            | Error::Internal(_) => false,
         }
     }
 

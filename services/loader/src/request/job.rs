@@ -115,6 +115,7 @@ impl Job {
             content_hash: Some(train.content_hash.unwrap_or(true)),
             plan_version,
             semantics,
+            values: compiled.counted(&train.values),
             ..train.clone()
         };
         let (view, mixed, decode_flow) = (Arc::new(view), Vec::new(), Flow::new());

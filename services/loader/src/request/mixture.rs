@@ -180,6 +180,7 @@ pub(crate) fn mixed_request(train: &v1::Train, index: usize) -> v1::Train {
         columns: train.columns.clone(),
         tensors: train.tensors.clone(),
         dedupe: train.dedupe.clone(),
+        values: train.values.clone(),
         shuffle: train.shuffle,
         batch_size: train.batch_size,
         world_size: train.world_size,

@@ -52,6 +52,9 @@ impl JobRows {
         if view.filter().is_some() {
             identity = format!("/{}/{:016x}", quoted(filter), hash_of(&self.kept));
         }
+        for set in view.filter().map_or(&[][..], |filter| filter.sets()) {
+            identity += &format!("/values {set}");
+        }
         if let Some(groups) = &self.groups {
             let keys = quoted_list(view.grouped_by().iter().map(String::as_str));
             let (begun, heads) = (hash_of(&groups.begun), hash_of(&groups.heads));

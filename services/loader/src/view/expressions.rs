@@ -6,7 +6,10 @@ use forebay_proto::v1;
 use forebay_sql::{Expression, MAX_COMPLEXITY};
 use forebay_storage::Snapshot;
 
-use crate::{Error, Flow, Pool, Priority};
+use crate::{Error, Flow, Pool, Priority, values::NamedSets};
+
+/// Compilation of an expression over a snapshot, which may refer to sets of values.
+type Compile = fn(&str, &Snapshot, &NamedSets) -> Option<Expression>;
 
 /// Maximum number of expressions in `select`.
 pub(super) const MAX_SELECTED: usize = 4096;
@@ -18,6 +21,8 @@ pub(super) const MAX_SELECTED: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     filter: Option<(String, Arc<Expression>)>,
+    /// Sets of values that filters refer to.
+    sets: NamedSets,
     columns: HashMap<String, Arc<Expression>>,
 }
 
@@ -32,21 +37,26 @@ impl Expressions {
         flow: Flow,
         snapshot: &Arc<Snapshot>,
         train: &v1::Train,
+        sets: NamedSets,
     ) -> Result<Self, Error> {
-        let run = async |compile: fn(&str, &Snapshot) -> Option<Expression>, text: &str| {
-            let (snapshot, text) = (Arc::clone(snapshot), text.to_owned());
-            pool.run_for(flow, Priority::Interactive, move || Ok(compile(&text, &snapshot).map(Arc::new)))
-                .await
+        let run = async |compile: Compile, text: &str| {
+            let (snapshot, text, sets) = (Arc::clone(snapshot), text.to_owned(), sets.clone());
+            pool.run_for(flow, Priority::Interactive, move || {
+                Ok(compile(&text, &snapshot, &sets).map(Arc::new))
+            })
+            .await
         };
         let mut compiled = Self::default();
         if !train.filter.is_empty() {
-            let filter =
-                run(|text, snapshot| Expression::filter(text, snapshot.schema()).ok(), &train.filter);
+            let filter = run(
+                |text, snapshot, sets| Expression::filter_with(text, snapshot.schema(), sets).ok(),
+                &train.filter,
+            );
             compiled.filter = filter.await?.map(|filter| (train.filter.clone(), filter));
         }
         let mut complexity = 0;
         for text in train.select.iter().take(MAX_SELECTED) {
-            let column = run(|text, snapshot| Expression::column(text, snapshot.schema()).ok(), text);
+            let column = run(|text, snapshot, _| Expression::column(text, snapshot.schema()).ok(), text);
             let Some(column) = column.await? else { break };
             complexity += column.complexity();
             compiled.columns.insert(text.clone(), column);
@@ -54,7 +64,17 @@ impl Expressions {
                 break;
             }
         }
+        compiled.sets = sets;
         Ok(compiled)
+    }
+
+    /// The sets of a request, with the numbers of their values.
+    pub(crate) fn counted(&self, values: &[v1::NamedValues]) -> Vec<v1::NamedValues> {
+        let counted = |named: &v1::NamedValues| {
+            let set = self.sets.iter().find(|(name, _)| *name == named.name);
+            v1::NamedValues { count: set.map_or(named.count, |(_, set)| set.len() as u64), ..named.clone() }
+        };
+        values.iter().map(counted).collect()
     }
 
     /// Returns the filter `text`, which is compiled now unless it was compiled before.
@@ -68,7 +88,7 @@ impl Expressions {
     ) -> Result<Arc<Expression>, forebay_sql::Error> {
         match &self.filter {
             Some((compiled, filter)) if compiled == text => Ok(Arc::clone(filter)),
-            Some(_) | None => Expression::filter(text, snapshot.schema()).map(Arc::new),
+            Some(_) | None => Expression::filter_with(text, snapshot.schema(), &self.sets).map(Arc::new),
         }
     }
 
@@ -129,7 +149,9 @@ mod tests {
         let compiled = {
             let (pool, snapshot) = (pool.clone(), Arc::clone(&snapshot));
             let request = request(20);
-            tokio::spawn(async move { Expressions::compile(&pool, Flow::new(), &snapshot, &request).await })
+            tokio::spawn(async move {
+                Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new()).await
+            })
         };
         tokio::time::sleep(Duration::from_millis(2500)).await;
         pool.run(Priority::Interactive, || Ok(())).await.unwrap();
@@ -150,7 +172,7 @@ mod tests {
     async fn nothing_more_is_compiled_for_a_caller_that_has_left() {
         let (snapshot, (pool, operations)) = (snapshot().await, counting_pool());
         let request = request(20);
-        let compiling = Expressions::compile(&pool, Flow::new(), &snapshot, &request);
+        let compiling = Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new());
         assert!(tokio::time::timeout(Duration::from_millis(3500), compiling).await.is_err());
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(operations.load(Ordering::SeqCst), 4);
@@ -161,13 +183,15 @@ mod tests {
         let (snapshot, (pool, operations)) = (snapshot().await, counting_pool());
         let mut request = request(3);
         request.select.insert(1, "unknown + 1 AS z".into());
-        let compiled = Expressions::compile(&pool, Flow::new(), &snapshot, &request).await.unwrap();
+        let compiled =
+            Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new()).await.unwrap();
         assert_eq!((compiled.columns.len(), operations.load(Ordering::SeqCst)), (1, 3));
         // Two of these exceed the complexity of a request.
         let long = |name: &str| format!("{} AS {name}", vec!["x"; 650].join(" + "));
         let complex = (0..5).map(|number| long(&format!("z{number}"))).collect();
         let request = v1::Train { select: complex, ..v1::Train::default() };
-        let compiled = Expressions::compile(&pool, Flow::new(), &snapshot, &request).await.unwrap();
+        let compiled =
+            Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new()).await.unwrap();
         assert!(compiled.columns.len() < 5, "{}", compiled.columns.len());
     }
 }

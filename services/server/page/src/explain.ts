@@ -153,6 +153,7 @@ function figures(answer: Explanation): HTMLElement[] {
   const all: [string, string | null][] = [
     ['job', answer.job_name || 'unnamed'],
     ['dataset', answer.dataset],
+    ['filter', answer.filter || null],
     ['epoch', number(answer.epoch)],
     ['step', `${number(answer.step)} of ${number(answer.steps)}`],
     ['rank', `${number(answer.rank)} of ${number(answer.world_size)}`],

@@ -734,6 +734,11 @@ export interface components {
              * @description Epoch of the batch, counted from 0.
              */
             epoch: number;
+            /**
+             * @description Filter of the dataset; empty without one. The name of a set of values is followed by the number of its values, as in
+             *     `id IN (:ids: 100000 values)`.
+             */
+            filter?: string;
             /** @description Number of groups; null without `group_by`. */
             groups: number | null;
             /** @description Id of the job: 32 hexadecimal digits. */

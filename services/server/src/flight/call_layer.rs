@@ -76,7 +76,7 @@ impl CallLayer {
         let charge = account.take(Resource::Calls, 1)?.shared();
         // Reflection is "other". Its client sends any number of requests.
         let messages = match call.method {
-            "DoExchange" | "other" => Messages::Many,
+            "DoExchange" | "DoPut" | "other" => Messages::Many,
             _ => Messages::One,
         };
         let unlimited = Unlimited::default();

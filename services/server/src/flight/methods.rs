@@ -1,8 +1,8 @@
 //! The gRPC methods, except DoGet, independent of the services of tonic.
 
 use arrow_flight::{
-    Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Result as ActionResult, SchemaAsIpc,
-    SchemaResult, Ticket,
+    Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, PutResult, Result as ActionResult,
+    SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, Schema};
@@ -22,9 +22,11 @@ use super::{
     call_layer::charged,
     commands::{Described, described, ticket},
     exchange,
+    incoming::Unlimited,
     lookups::LookedUp,
     open_inference,
     packed::pack,
+    put_values,
 };
 use crate::{
     Error,
@@ -72,6 +74,14 @@ pub(super) trait Methods: Send + Sync {
 
     /// DoAction.
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>>;
+
+    /// DoPut, which stores a set of values. `unlimited` is the handle of the messages of the client.
+    fn put_values(
+        &self,
+        access: Access,
+        unlimited: Unlimited,
+        messages: Streaming<FlightData>,
+    ) -> Answer<'_, Reply<PutResult>>;
 
     /// DoExchange.
     fn exchange(
@@ -176,6 +186,18 @@ impl Methods for Context {
                 next.map(|(result, ended)| (result, (results, drain, ended)))
             });
             Ok(results.boxed())
+        })
+    }
+
+    fn put_values(
+        &self,
+        access: Access,
+        unlimited: Unlimited,
+        messages: Streaming<FlightData>,
+    ) -> Answer<'_, Reply<PutResult>> {
+        Box::pin(async move {
+            let stored = put_values::store(self, &access, &unlimited, messages).await?;
+            Ok(stream::iter([Ok(stored)]).boxed())
         })
     }
 

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     actions, call_layer,
+    incoming::Unlimited,
     methods::{Methods, Reply},
 };
 use crate::members;
@@ -72,8 +73,13 @@ impl FlightService for Flight {
         unimplemented("DoGet", "its framed route answers before this one")
     }
 
-    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        unimplemented("DoPut", "datasets are read from their own location")
+    async fn do_put(
+        &self,
+        mut request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoPutStream>, Status> {
+        let access = call_layer::access(request.extensions())?;
+        let unlimited = request.extensions_mut().remove::<Unlimited>().unwrap_or_default();
+        self.methods.put_values(access, unlimited, request.into_inner()).await.map(Response::new)
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {

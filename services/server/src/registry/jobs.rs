@@ -176,7 +176,7 @@ impl Jobs {
     }
 
     /// Writes a record and keeps the first and last times of an existing record. Returns true if the job is new.
-    async fn keep(&self, record: &JobRecord) -> Result<bool, Error> {
+    pub(super) async fn keep(&self, record: &JobRecord) -> Result<bool, Error> {
         let before = match self.documents.get::<JobRecord>(&record.id).await {
             Ok(before) => before,
             Err(error) if is_damaged(&error) => None,

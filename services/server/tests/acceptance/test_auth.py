@@ -154,7 +154,8 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction pin-lookups": (act("pin-lookups", CURRENT), (DENIED,) * 3),
     # Only over a Unix socket, by a process of the user that runs the server.
     "DoAction open": (act("open", b'{"url": "/data"}'), (DENIED,) * 3),
-    "DoPut": (put, (UNSERVED,) * 3),
+    # The token is authorized, but there is no set of values.
+    "DoPut": (put, ("INVALID_ARGUMENT",) * 3),
     "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use object_store::{ObjectMeta, PutMode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -80,6 +81,18 @@ impl Documents {
     /// [`Error::Corrupt`] for a document that is truncated, altered or of another kind, [`Error::Limit`] for one that
     /// exceeds the maximum size, [`Error::Unavailable`] when the store fails.
     pub async fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(json) = self.get_bytes(name).await? else { return Ok(None) };
+        let corrupt = |error: serde_json::Error| {
+            Error::corrupt(self.location.child_url(&self.path(name)), error.to_string())
+        };
+        serde_json::from_slice(&json).map(Some).map_err(corrupt)
+    }
+
+    /// Reads the bytes of the document `name`; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_bytes(&self, name: &str) -> Result<Option<Bytes>, Error> {
         if !is_name(name) {
             return Ok(None);
         }
@@ -87,8 +100,7 @@ impl Documents {
         let Some(meta) = request::head(&self.location, &path, &url).await? else { return Ok(None) };
         self.check_length(&url, meta.size)?;
         let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
-        let json = self.envelope.open(&sealed).map_err(|detail| Error::corrupt(&url, detail))?;
-        serde_json::from_slice(&json).map(Some).map_err(|error| Error::corrupt(&url, error.to_string()))
+        self.envelope.open(&sealed).map(Some).map_err(|detail| Error::corrupt(&url, detail))
     }
 
     /// Writes the document `name`, replacing an existing one.
@@ -100,8 +112,24 @@ impl Documents {
         self.write(name, document, PutMode::Overwrite).await
     }
 
+    /// Writes bytes as the document `name`, replacing an existing one.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub async fn put_bytes(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.write_bytes(name, bytes, PutMode::Overwrite).await
+    }
+
     /// Writes the document `name`. With [`PutMode::Create`] an existing document stays.
     async fn write(&self, name: &str, document: &impl Serialize, mode: PutMode) -> Result<(), Error> {
+        let json = serde_json::to_vec(document).map_err(|error| Error::Invalid {
+            url: self.location.child_url(&self.path(name)),
+            detail: error.to_string(),
+        })?;
+        self.write_bytes(name, &json, mode).await
+    }
+
+    async fn write_bytes(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<(), Error> {
         let invalid =
             |detail: String| Error::Invalid { url: self.location.child_url(&self.path(name)), detail };
         if !is_name(name) {
@@ -109,8 +137,7 @@ impl Documents {
                 "invalid document name '{name}', expected letters, digits, '-' and '_'"
             )));
         }
-        let json = serde_json::to_vec(document).map_err(|error| invalid(error.to_string()))?;
-        let sealed = self.envelope.seal(&json);
+        let sealed = self.envelope.seal(bytes);
         let (path, url) = self.location.child(&self.path(name))?;
         self.check_length(&url, sealed.len() as u64)?;
         request::put(&self.location, &path, &url, sealed, mode).await

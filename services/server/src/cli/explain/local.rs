@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use forebay_explain::{At, Explained, Format, JobList, Summary, check_pinned};
-use forebay_loader::{Flow, Loader, Pool, similar_names};
+use forebay_loader::{Flow, Loader, Pool, StoredValues, similar_names};
 use forebay_proto::v1;
 use forebay_storage::{Location, Reader, State, load_snapshot};
 
@@ -30,7 +30,8 @@ impl Local {
         let state = State::open(state, None, &settings.storage);
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
             .context("can't start the CPU threads")?;
-        let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool.clone());
+        let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool.clone())
+            .with_values(StoredValues::new(&state));
         let jobs = Jobs::new(&state, settings.limits.max_jobs);
         Ok(Self { settings, state, jobs, loader, pool })
     }

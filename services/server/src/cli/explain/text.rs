@@ -56,6 +56,9 @@ fn describe(text: &mut String, summary: &Summary) -> std::fmt::Result {
         },
         summary.position
     )?;
+    if !summary.filter.is_empty() {
+        writeln!(text, "filter    {}", summary.filter)?;
+    }
     if let (Some(partitions), Some(blocks)) = (summary.partitions, summary.rank_blocks) {
         writeln!(
             text,
