@@ -10,7 +10,8 @@ use forebay_proto::{
 };
 
 use crate::{
-    Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker, counting, datasets,
+    Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, ValueSet, Worker, counting,
+    datasets,
     route::{Attempts, Route, Servers, Transport, Waiting},
     training::plan,
 };
@@ -71,6 +72,37 @@ impl Client {
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, config: Config) -> Result<Self, Error> {
         let urls: Vec<String> = urls.into_iter().map(Into::into).collect();
         Ok(Self { servers: Servers::new(&urls, config)? })
+    }
+
+    /// Returns this client with sets of values that the filters of its requests refer to. It sends a set to a server that does not have
+    /// it, also when a stream continues at another server.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use arrow_array::Int64Array;
+    /// use forebay_client::{Client, Config, Error, ValueSet, proto::v1::Train};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Error> {
+    /// let ids = ValueSet::new(&Int64Array::from_iter_values((0..100_000).map(|id| 3 * id)))?;
+    /// let train = Train {
+    ///     dataset: "lineitem".into(),
+    ///     batch_size: 4096,
+    ///     filter: "l_orderkey IN (:ids)".into(),
+    ///     values: vec![ids.named("ids")],
+    ///     ..Train::default()
+    /// };
+    /// let client = Client::new(["grpc://127.0.0.1:8815"], Config::default())?.with_values([ids]);
+    /// let mut training = client.train(&train).await?;
+    /// while let Some(batch) = training.next().await {
+    ///     println!("{} rows", batch?.rows());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_values(&self, values: impl IntoIterator<Item = ValueSet>) -> Self {
+        Self { servers: self.servers.with_values(values) }
     }
 
     /// Passes notices about calls and streams that wait for a server to `hook`, instead of logging them as warnings: the first one
@@ -263,7 +295,12 @@ impl Client {
         let call = &call;
         let attempt = |limit| async move {
             let (transport, target) = self.servers.connect().await?;
-            let done = call(transport, limit).await;
+            let mut done = call(transport.clone(), limit).await;
+            if let Err(error) = &done
+                && self.servers.supply(&transport, error).await?
+            {
+                done = call(transport, limit).await;
+            }
             if done.as_ref().is_err_and(|error| error.is_transient() || error.depends_on_server()) {
                 self.servers.skip(target);
             }

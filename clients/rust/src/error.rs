@@ -163,6 +163,14 @@ impl Error {
         self.is_limit() || self.is_unknown_field()
     }
 
+    /// Returns the hashes of the sets of values that the server does not have and that the client was not given; see
+    /// [`Client::with_values`](crate::Client::with_values).
+    pub fn missing_values(&self) -> Vec<String> {
+        let Self::Status(status) = self else { return Vec::new() };
+        let hashes = status.metadata().get("forebay-missing-values").and_then(|hashes| hashes.to_str().ok());
+        hashes.map_or_else(Vec::new, |hashes| hashes.split(',').map(str::to_owned).collect())
+    }
+
     /// Returns true if the server refers the client to the next one that it may ask.
     pub(crate) fn is_redirect(&self) -> bool {
         matches!(self, Self::Status(status)

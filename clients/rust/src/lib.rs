@@ -24,6 +24,7 @@
 //! - [`Client`]: a cluster of servers, with retries. [`Connection`]: one server of any kind that speaks Flight, without retries.
 //! - [`Plan`]: the resolved request, with all defaults. [`Training`]: its batches for one rank, with a [`Cursor`] and [`Stats`].
 //! - [`Batch`]: one batch in aligned memory. [`DeviceBatch`]: one batch in the memory of a [`Device`].
+//! - [`ValueSet`]: values that a filter refers to by name.
 //! - [`Lookups`]: rows by key; each answer is a [`Found`].
 //! - [`Caller`] and [`Worker`]: the two sides of a batch queue. A caller receives an [`Answer`], a worker an [`InferenceBatch`].
 //!
@@ -63,6 +64,7 @@ mod online;
 mod route;
 mod tensor;
 mod training;
+mod value_set;
 mod wire;
 
 pub use batch::Batch;
@@ -77,3 +79,4 @@ pub use online::{Answer, Caller, Found, InferenceBatch, Lookups, Worker};
 pub use route::Waiting;
 pub use tensor::{Tensor, values};
 pub use training::{Counters, Cursor, Failures, Loading, Plan, Stats, Training, Utilization};
+pub use value_set::{MAX_SET_BYTES, ValueSet};

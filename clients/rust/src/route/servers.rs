@@ -20,7 +20,7 @@ use super::{
     trust::Trust,
     waiting::{self, Waiting, WaitingHook},
 };
-use crate::{Config, Error};
+use crate::{Config, Error, ValueSet};
 
 /// Shortest time between two notices of a client.
 const NOTICE_SPACING: Duration = Duration::from_secs(3);
@@ -30,6 +30,8 @@ const NOTICE_SPACING: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(crate) struct Servers {
     shared: Arc<Shared>,
+    /// Sets of values for servers that do not have them.
+    values: Arc<[ValueSet]>,
 }
 
 struct Shared {
@@ -111,7 +113,33 @@ impl Servers {
             was_connected: AtomicBool::new(false),
             waiting: Mutex::new(WaitingNotices { hook: Arc::new(waiting::log), last: None }),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), values: Arc::default() })
+    }
+
+    /// Returns the same servers, to which calls can send `values`, in addition to those of this choice.
+    pub(crate) fn with_values(&self, values: impl IntoIterator<Item = ValueSet>) -> Self {
+        let values = self.values.iter().cloned().chain(values).collect();
+        Self { shared: Arc::clone(&self.shared), values }
+    }
+
+    /// Sends the sets of values to the server of `transport` that it is missing according to `error`. Returns true if the server has all
+    /// of them now, so that the failed call can be repeated.
+    ///
+    /// # Errors
+    /// The error of the server, such as a limit.
+    pub(crate) async fn supply(&self, transport: &Transport, error: &Error) -> Result<bool, Error> {
+        let missing = error.missing_values();
+        let sets: Vec<&ValueSet> = missing
+            .iter()
+            .filter_map(|sha256| self.values.iter().find(|set| set.sha256() == sha256))
+            .collect();
+        if missing.is_empty() || sets.len() < missing.len() {
+            return Ok(false);
+        }
+        for set in sets {
+            transport.put_values(set).await?;
+        }
+        Ok(true)
     }
 
     /// Returns true if a server has accepted a connection before. It exists, although it may not be reachable at the moment.

@@ -8,7 +8,10 @@ use arrow_flight::{
 };
 use arrow_schema::Schema;
 use bytes::Bytes;
-use forebay_proto::{Encoding, v1::Command};
+use forebay_proto::{
+    Encoding,
+    v1::{Command, PutValues},
+};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use prost::Message;
@@ -26,7 +29,7 @@ use tower::{Service, ServiceExt};
 
 use super::{address::http_url, candidates::CandidateNumber, tls::tls_config};
 use crate::{
-    Config, Error,
+    Config, Error, ValueSet,
     config::zone_header,
     memory::Slabs,
     wire::{RequestBody, Response, framed},
@@ -41,6 +44,8 @@ const CANDIDATE_HEADER: &str = "forebay-candidate";
 const ZONE_HEADER: &str = "forebay-zone";
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const DO_EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
+/// Size of the parts in which a set of values is sent, in bytes. Servers accept messages of 1 MiB by default.
+const PART_BYTES: usize = 256 << 10;
 /// Length of the prefix of a gRPC message.
 const MESSAGE_PREFIX_BYTES: usize = 5;
 /// Status of a healthy server in the health service of gRPC.
@@ -230,6 +235,26 @@ impl Transport {
         sender.try_send(framed(&first)?).expect("the capacity is at least one message");
         let response = self.respond(DO_EXCHANGE, self.headers()?, Body::new(body)).await?;
         Ok((sender, Response::new(&self.url, response, &self.config, slabs)))
+    }
+
+    /// Calls DoPut with a set of values, in parts.
+    pub(crate) async fn put_values(&self, set: &ValueSet) -> Result<(), Error> {
+        let encoded = set.encoded();
+        let put = PutValues { sha256: set.sha256().to_owned(), bytes: encoded.len() as u64 };
+        let descriptor = FlightDescriptor::new_cmd(Encoding::Protobuf.encode(&put));
+        let first = FlightData { flight_descriptor: Some(descriptor), ..FlightData::default() };
+        let parts = (0..encoded.len()).step_by(PART_BYTES).map({
+            let encoded = encoded.clone();
+            move |at| {
+                let data_body = encoded.slice(at..encoded.len().min(at + PART_BYTES));
+                FlightData { data_body, ..FlightData::default() }
+            }
+        });
+        let messages = tokio_stream::iter(std::iter::once(first).chain(parts));
+        let failed = |status| self.failed(status);
+        let mut results = self.flight().do_put(self.request(messages)?).await.map_err(failed)?.into_inner();
+        while results.message().await.map_err(failed)?.is_some() {}
+        Ok(())
     }
 
     /// Calls the method at `path` and returns the body of the response after its headers.

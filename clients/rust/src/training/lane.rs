@@ -78,7 +78,18 @@ impl Lane {
         self.origin = Some(origin.clone());
         let limit = self.attempts.limit(self.job.servers.config().attempt_timeout, placement.targets());
         let sender = StreamSender { trainer: self.job.trainer, candidate: origin.number() };
-        let opened = TicketStream::open(&transport, ticket, sender, self.slabs.clone(), limit).await;
+        let open = || TicketStream::open(&transport, ticket.clone(), sender, self.slabs.clone(), limit);
+        let mut opened = open().await;
+        if let Err(error) = &opened
+            && self
+                .job
+                .servers
+                .supply(&transport, error)
+                .await
+                .inspect_err(|error| self.job.left(&origin, error))?
+        {
+            opened = open().await;
+        }
         let stream = opened.inspect_err(|error| self.job.left(&origin, error))?;
         if stream.schema != self.job.plan.schema {
             placement.failed(&origin);

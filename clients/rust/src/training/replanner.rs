@@ -120,8 +120,17 @@ async fn replan(job: &Job) -> Result<Plan, Answers> {
 
 async fn ask(job: &Job, transport: &Transport, request: &Train) -> Result<Plan, Error> {
     let limit = job.servers.config().attempt_timeout;
-    let answer = tokio::time::timeout(limit, plan(transport, request)).await;
-    let answer = answer.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)))?;
+    let ask = || async {
+        let answer = tokio::time::timeout(limit, plan(transport, request)).await;
+        answer.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)))
+    };
+    let mut answer = ask().await;
+    if let Err(error) = &answer
+        && job.servers.supply(transport, error).await?
+    {
+        answer = ask().await;
+    }
+    let answer = answer?;
     let (expected, found) = (&job.plan.summary.plan_hash, &answer.summary.plan_hash);
     if expected != found {
         return Err(Error::BatchMismatch(format!(

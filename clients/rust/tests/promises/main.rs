@@ -12,3 +12,4 @@ mod queues;
 mod server;
 mod several_servers;
 mod training;
+mod values;
