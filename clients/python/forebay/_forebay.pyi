@@ -10,8 +10,8 @@ class Cluster:
     def was_connected(self) -> bool:
         """True if a server has accepted a connection of this client."""
 
-    def plan(self, request: str, progress: Callable[[str], None] | None = None) -> Plan:
-        """Requests the plan of a training job. `request` is a command in JSON.
+    def plan(self, request: str, values: list[ValueSet] = ..., progress: Callable[[str], None] | None = None) -> Plan:
+        """Requests the plan of a training job. `request` is a command in JSON, whose filters refer to `values`.
 
         While the server counts rows, `progress` is called with the CountResult so far in JSON, on this thread and at most twice a
         second. Its exceptions end the call.
@@ -44,6 +44,25 @@ class Cluster:
 
     def action(self, kind: str, body: bytes) -> list[bytes]:
         """Runs a Flight action and returns the bodies of its results."""
+
+class ValueSet:
+    """A set of values that filters refer to by name."""
+
+    def __init__(self, column: Any) -> None: ...
+    @staticmethod
+    def from_encoded(encoded: bytes) -> ValueSet:
+        """Restores a set from `encoded`."""
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the encoded set, as 64 hexadecimal digits."""
+
+    @property
+    def encoded(self) -> bytes:
+        """Bytes of the encoded set."""
+
+    def __len__(self) -> int:
+        """Number of values."""
 
 class Request:
     """A request in flight."""

@@ -13,7 +13,7 @@ PER_RUN = ("rank", "world_size", "batch_size", "lanes", "job_name", "label_colum
 # Request fields that select columns. If the dataset that loads a state has one of them, those of the state are not used.
 PROJECTION = ("columns", "tensors", "select", "dedupe")
 # Request fields that determine which rows a batch has.
-ORDER = ("dataset", "filter", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version", "semantics")
+ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version", "semantics")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
 # Request fields that hold a place in the job. A state has its own fields for it.
@@ -71,6 +71,9 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
     if "semantics" not in saved and _has_expressions(saved):
         saved["semantics"] = FIRST_SEMANTICS
+    if "filter" in given or "mix" in given:
+        # The sets of values of the state belong to its filters.
+        saved.pop("values", None)
     left_out = {*PER_RUN, *(PROJECTION if any(name in given for name in PROJECTION) else ())}
     request = {**{name: saved[name] for name in saved if name not in left_out}, **given, "snapshot": snapshot}
     if not _has_expressions(saved, of_rows_only=any(name in given for name in PROJECTION)):

@@ -18,6 +18,7 @@ from forebay.dataset_info import DatasetInfo, dataset_info
 from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
+from forebay.value_sets import ClusterWithValues, ValueSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,6 +170,7 @@ class Client:
         columns: str | Sequence[str] | None = None,
         select: str | Sequence[str] | None = None,
         filter: str | None = None,
+        values: Mapping[str, Any] | None = None,
         tensors: Tensors | None = None,
         dedupe: Tensors | None = None,
         group_by: str | Sequence[str] | None = None,
@@ -211,6 +213,8 @@ class Client:
             select: SQL expressions that `columns` and `tensors` may name, such as `log1p(delay) AS y`. Without those two,
                 exactly these expressions are returned.
             filter: Row condition in SQL. Other rows are excluded, as if the dataset did not contain them.
+            values: Values that `filter` and the filters of `mix` refer to by name, as arrays, lists or sets:
+                `filter="id IN (:ids)", values={"ids": ids}`. Up to millions of them are sent once, and stored by the servers.
             tensors: Columns of one type that are combined to a matrix `[rows, values]`, by name: `{"x": ["delay", "i*"]}` or
                 `{"x": {"columns": ["delay"], "dtype": "float32", "null_value": 0}}`. For columns of lists,
                 `"max_list_length": 50` truncates or pads the lists and adds a mask; `"ragged": True` returns items and lengths.
@@ -306,8 +310,12 @@ class Client:
                 label_column=arguments.text("label_column", label_column),
             ),
         }
+        cluster = self._cluster
+        if values is not None:
+            sets = ValueSets(values)
+            request["values"], cluster = sets.named(), ClusterWithValues(cluster, sets)
         return _dataset_class()(
-            self._cluster,
+            cluster,
             request,
             place=place,
             epochs=epochs,

@@ -37,15 +37,22 @@ class Cluster:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["urls"], state["options"])  # type: ignore[misc]
 
-    def plan(self, request: Mapping[str, Any], progress: Callable[[Mapping[str, Any]], None] | None = None) -> _forebay.Plan:
+    def plan(
+        self,
+        request: Mapping[str, Any],
+        values: Sequence[_forebay.ValueSet] = (),
+        progress: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> _forebay.Plan:
         """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires.
 
         Args:
             request: The request.
+            values: The values that its filters refer to.
             progress: Called with the fields of CountResult at most twice a second while a server counts the rows of a filter or of
                 groups for more than three seconds. Its exceptions end the call.
         """
-        return self.native.plan(to_json({"train": request}), None if progress is None else lambda counted: progress(json.loads(counted)))
+        report = None if progress is None else lambda counted: progress(json.loads(counted))
+        return self.native.plan(to_json({"train": request}), list(values), report)
 
     def datasets(self) -> list[dict[str, Any]]:
         """Returns the DatasetInfo of each dataset that the client may read. Blocks as `plan` does."""

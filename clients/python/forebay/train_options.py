@@ -17,6 +17,7 @@ class TrainOptions(TypedDict, total=False):
     columns: str | Sequence[str] | None
     select: str | Sequence[str] | None
     filter: str | None
+    values: Mapping[str, Any] | None
     tensors: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     dedupe: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     group_by: str | Sequence[str] | None

@@ -596,7 +596,7 @@ class TrainingDataset(Generic[Item]):
     def _request_plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
         """Requests a plan from a server, and shows the progress of its counting of rows."""
         with shown_while_counting(self._request["dataset"], self._progress) as show:
-            return self._cluster.plan(request, show)
+            return self._cluster.plan(request, progress=show)
 
     def _loading_shown(self, bar: Any) -> AbstractContextManager[None]:
         """Returns a context in which the progress of the first window is shown."""

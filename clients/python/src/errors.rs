@@ -45,6 +45,7 @@ fn class(error: &Error) -> &'static str {
         Error::Device(_) => "DeviceError",
         Error::RetryDeadlineExceeded { .. } => "DeadlineError",
         Error::RequestRejected { .. } => "RequestRejectedError",
+        Error::Status(_) if !error.missing_values().is_empty() => "RequestError",
         Error::Status(status) => match status.code() {
             Code::InvalidArgument => "RequestError",
             Code::NotFound => "NotFoundError",

@@ -31,6 +31,7 @@ mod stream;
 mod tier;
 mod times;
 mod types;
+mod values;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -48,5 +49,6 @@ mod _forebay {
         serving::{InferenceBatch, Worker},
         stream::{Stream, Utilization},
         tier::Cluster,
+        values::ValueSet,
     };
 }

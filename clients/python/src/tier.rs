@@ -24,6 +24,7 @@ use crate::{
     plan::Plan,
     rows::rows,
     serving::Worker,
+    values::ValueSet,
     waiting,
 };
 
@@ -52,12 +53,18 @@ impl Cluster {
         self.client.was_connected()
     }
 
-    /// Requests the plan of `request`, a command as JSON. While the server counts rows, calls `progress` with the `CountResult` so far as
-    /// JSON, on this thread and at most twice a second.
-    #[pyo3(signature = (request, progress=None))]
-    fn plan(&self, py: Python<'_>, request: &str, progress: Option<Bound<'_, PyAny>>) -> PyResult<Plan> {
+    /// Requests the plan of `request`, a command as JSON, whose filters refer to `values`. While the server counts rows, calls `progress`
+    /// with the `CountResult` so far as JSON, on this thread and at most twice a second.
+    #[pyo3(signature = (request, values=Vec::new(), progress=None))]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        values: Vec<Py<ValueSet>>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Plan> {
         let train = train(request).map_err(|error| raised(py, &error))?;
-        let client = self.client.clone();
+        let client = self.client.with_values(values.iter().map(|values| values.get().set()));
         let latest: Mutex<Option<CountResult>> = Mutex::new(None);
         let planned = client.plan_watched(&train, |counted| *latest.lock() = Some(counted));
         let mut shown_at: Option<Instant> = None;
@@ -72,7 +79,7 @@ impl Cluster {
             progress.call1((json(&counted),)).map(drop)
         };
         let plan = waiting::wait_once_and_look(py, planned, show)?;
-        plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
+        plan.map(|plan| Plan::new(client.clone(), plan)).map_err(|error| raised(py, &error))
     }
 
     /// Lists the datasets that the client may read, each as a `DatasetInfo` in JSON.

@@ -54,6 +54,10 @@ def raises_unpicklable(batch: forebay.Batch) -> NoReturn:
     raise Unpicklable(1, 2)
 
 
+def sum_of_ids(batch: forebay.Batch) -> int:
+    return int(batch["id"].to_numpy().sum())
+
+
 def whole_batch(batch: forebay.Batch) -> forebay.Batch:
     return batch
 

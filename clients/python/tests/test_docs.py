@@ -126,12 +126,17 @@ def test_the_migration_from_a_dataloader_reads_the_same_rows(flights_server: Ser
 def test_the_blocks_of_the_views_run_as_written(
     pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    first, packs, distinct, mixture, late, model = blocks(DOCS / "how-to" / "views.md")
+    first, chosen, packs, distinct, mixture, late, model = blocks(DOCS / "how-to" / "views.md")
     location = pool.start({"flights": flights, "rankings": rankings, "old-flights": flights}).location
     names: dict[str, object] = {}
     exec(first.replace("grpc://127.0.0.1:8815", location), names)
     rows = int(capsys.readouterr().out.split()[0])
     assert 0.85 * 3_000_000 < rows < 0.95 * 3_000_000
+    exec(chosen, names)
+    printed = capsys.readouterr().out
+    assert 0 < int(printed.split()[0]) < 3_000_000 and "of 100000 distances" in printed
+    distances = next(iter(names["ds"]))["distance"].to_numpy()
+    assert distances.min() >= 500
     exec(mixture, names)
     assert (names["ds"].columns, len(names["ds"])) == ({"distance": "Int64"}, 3750)
     exec(late, names)

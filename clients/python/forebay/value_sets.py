@@ -1,0 +1,68 @@
+"""Sets of values that filters refer to by name, as in `filter="id IN (:ids)"`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Sequence
+
+from forebay import _forebay, sending
+from forebay.cluster import Cluster
+from forebay.errors import RequestError
+
+
+class ValueSets:
+    """The sets of a request by name. They can be pickled, and are sent to servers that do not have them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """Creates the sets of arrays, lists or Python sets.
+
+        Raises:
+            RequestError: `values` is not a dict, or the values of a name are no set: they have a null, NaN or a type without an order.
+        """
+        if not isinstance(values, Mapping):
+            raise RequestError(f"values has type {type(values).__name__}, expected a dict of arrays, such as {{'ids': [1, 2]}}")
+        self._sets = {name: _set_of(name, given) for name, given in values.items()}
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {name: values.encoded for name, values in self._sets.items()}
+
+    def __setstate__(self, state: dict[str, bytes]) -> None:
+        self._sets = {name: _forebay.ValueSet.from_encoded(encoded) for name, encoded in state.items()}
+
+    def named(self) -> list[dict[str, Any]]:
+        """Returns the field `values` of a request."""
+        return [{"name": name, "sha256": values.sha256, "count": len(values)} for name, values in self._sets.items()]
+
+    def native(self) -> list[_forebay.ValueSet]:
+        """Returns the native sets."""
+        return list(self._sets.values())
+
+
+class ClusterWithValues(Cluster):
+    """A cluster whose trainings refer to sets of values."""
+
+    def __init__(self, cluster: Cluster, values: ValueSets) -> None:
+        self._cluster, self._values, self.options = cluster, values, cluster.options
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cluster": self._cluster, "values": self._values}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["cluster"], state["values"])  # type: ignore[misc]
+
+    def plan(
+        self,
+        request: Mapping[str, Any],
+        values: Sequence[_forebay.ValueSet] = (),
+        progress: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> _forebay.Plan:
+        """Requests the plan of a training job, as `Cluster.plan`."""
+        return self._cluster.plan(request, [*self._values.native(), *values], progress)
+
+
+def _set_of(name: str, values: Any) -> _forebay.ValueSet:
+    """Returns the set of an array, a list or a Python set."""
+    column = list(values) if isinstance(values, (set, frozenset)) else values
+    try:
+        return _forebay.ValueSet(sending.keys({name: column}))
+    except RequestError as error:
+        raise RequestError(f"values '{name}': {error}") from None
