@@ -48,7 +48,7 @@ pub struct ValueSet {
     content: Content,
     /// Number of values.
     len: usize,
-    /// What the owner of the set holds as long as the set exists.
+    /// Reservation of its owner, which ends with the set.
     held: Option<Box<dyn Any + Send + Sync>>,
 }
 

@@ -16,8 +16,8 @@ use crate::{Error, auth::Access, callers::Resource};
 /// Receives a set of values, whose descriptor is a [`PutValues`], and stores it.
 ///
 /// # Errors
-/// Invalid, if the set does not have the announced size and hash, or is not in its canonical form; a limit, if it is too large or the
-/// caller has stored too much.
+/// Unimplemented without a command; invalid, if the set does not have the announced size and hash, or is not in its canonical form; a
+/// limit, if it is too large or the caller has stored too much.
 pub(super) async fn store(
     context: &Context,
     access: &Access,
@@ -30,15 +30,13 @@ pub(super) async fn store(
         .await?
         .ok_or_else(|| Error::invalid("the stream is empty; expected a first message with a descriptor"))?;
     let descriptor = first.flight_descriptor.take().unwrap_or_default();
+    if descriptor.cmd.is_empty() {
+        return Err(Status::unimplemented(
+            "DoPut stores sets of values, expected the command {\"sha256\": HASH, \"bytes\": SIZE}; datasets are read from their own location",
+        ));
+    }
     let encoding = Encoding::of(&descriptor.cmd);
     let PutValues { sha256, bytes } = encoding.decode("PutValues", &descriptor.cmd).map_err(Error::from)?;
-    if sha256.is_empty() {
-        return Err(Error::invalid(
-            "the descriptor has no command, expected {\"sha256\": HASH, \"bytes\": SIZE}; DoPut stores values of filters, and datasets are \
-             read from their own location",
-        )
-        .into());
-    }
     if bytes > MAX_SET_BYTES {
         return Err(Error::limit(format!(
             "the set of values has {bytes} bytes, the limit is {MAX_SET_BYTES}"

@@ -41,7 +41,7 @@ pub(crate) struct Values {
     max_tenant_bytes: u64,
 }
 
-/// Content of a charge, for whoever looks into the state.
+/// Content of a charge. Only people read it.
 #[derive(Serialize, Deserialize)]
 struct StoredCharge {
     /// Name of the token; null for a server without tokens.

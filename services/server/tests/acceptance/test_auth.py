@@ -104,6 +104,14 @@ def put(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
     writer.close()
 
 
+def put_values(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+    import pyarrow as pa
+
+    announced = flight.FlightDescriptor.for_command(b'{"sha256": "00", "bytes": 7}')
+    writer, _ = client.do_put(announced, pa.schema([]), options)
+    writer.close()
+
+
 def exchange(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
     lookup = b'{"lookup": {"dataset": "flights"}}'
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(lookup), options)
@@ -154,8 +162,9 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction pin-lookups": (act("pin-lookups", CURRENT), (DENIED,) * 3),
     # Only over a Unix socket, by a process of the user that runs the server.
     "DoAction open": (act("open", b'{"url": "/data"}'), (DENIED,) * 3),
-    # The token is authorized, but there is no set of values.
-    "DoPut": (put, ("INVALID_ARGUMENT",) * 3),
+    "DoPut": (put, (UNSERVED,) * 3),
+    # The token is authorized, but the set of values has another size.
+    "DoPut of values": (put_values, ("INVALID_ARGUMENT",) * 3),
     "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }
 

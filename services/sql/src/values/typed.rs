@@ -294,7 +294,7 @@ fn exact(set: &ValueSet, data_type: &DataType) -> Option<Vec<i256>> {
     Some((0..set.len()).filter_map(unscaled).filter(|value| (least..=greatest).contains(value)).collect())
 }
 
-/// The integer that is a float times ten to the power of `scale`; `None` if there is none of 256 bits.
+/// The integer that is a float times ten to the power of `scale`; `None` if it is not an integer of 256 bits.
 fn unscaled_of_float(float: f64, scale: i8) -> Option<i256> {
     if !float.is_finite() {
         return None;
