@@ -51,7 +51,6 @@ def main() -> int:
             print(f"{total.cases} cases, {len(total.differences)} differences, {time.monotonic() - began:.0f} s", flush=True)
     print(total)
     print(total.dialect)
-    print(total.refusals)
     return 1 if total.differences else 0
 
 

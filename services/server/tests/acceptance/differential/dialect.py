@@ -68,6 +68,12 @@ ENTRIES = [
         "DuckDB casts the integer or DECIMAL to the floating-point type, which rounds it.",
         compares(EXACT, FLOATS),
     ),
+    Entry(
+        "comparisons",
+        "floats of 16 bits with a literal",
+        "DuckDB has no such type. The values are stored as FLOAT, to which the literal is rounded.",
+        compares({"float16"}, {"literal"}),
+    ),
 ]
 
 
