@@ -296,10 +296,12 @@ impl Client {
         let attempt = |limit| async move {
             let (transport, target) = self.servers.connect().await?;
             let mut done = call(transport.clone(), limit).await;
-            if let Err(error) = &done
-                && self.servers.supply(&transport, error).await?
-            {
-                done = call(transport, limit).await;
+            if let Err(error) = &done {
+                match self.servers.supply(&transport, error).await {
+                    Ok(true) => done = call(transport, limit).await,
+                    Ok(false) => {}
+                    Err(error) => done = Err(error),
+                }
             }
             if done.as_ref().is_err_and(|error| error.is_transient() || error.depends_on_server()) {
                 self.servers.skip(target);

@@ -20,6 +20,8 @@ pub const MAX_SET_BYTES: u64 = 32 << 20;
 const MAX_SETS: usize = 16;
 /// Maximum size of all encoded sets that are in use, in bytes. Prepared for comparisons, a set takes two to five times its size.
 const MAX_HELD_BYTES: usize = 128 << 20;
+/// Maximum length of the name of a set, in bytes.
+const MAX_NAME_BYTES: usize = 64;
 /// Number of hexadecimal digits of a SHA-256.
 const HASH_DIGITS: usize = 64;
 
@@ -167,9 +169,6 @@ fn check_form(train: &v1::Train) -> Result<(), Error> {
     Ok(())
 }
 
-/// Maximum length of the name of a set, in bytes.
-const MAX_NAME_BYTES: usize = 64;
-
 /// Checks that each set of a request is used in one of its filters.
 ///
 /// # Errors
@@ -192,12 +191,11 @@ pub(crate) fn check_used(train: &v1::Train) -> Result<(), Error> {
 
 /// Ends of the places in `filter` that look like the name of a set.
 fn refers_to<'a>(filter: &'a str, name: &'a str) -> impl Iterator<Item = usize> + 'a {
-    let ends = filter.match_indices(':').filter_map(move |(at, _)| {
+    filter.match_indices(':').filter_map(move |(at, _)| {
         let rest = filter[at + 1..].strip_prefix(name)?;
         let ends = !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_');
         ends.then_some(filter.len() - rest.len())
-    });
-    ends
+    })
 }
 
 /// The filter of a request with the numbers of values of its sets, such as `id IN (:ids: 100000 values)`.

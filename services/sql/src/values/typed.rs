@@ -49,10 +49,6 @@ impl TypedSet {
     /// # Errors
     /// The values that were expected, if the type cannot be compared with those of the set.
     pub(crate) fn new(set: &Arc<ValueSet>, data_type: &DataType) -> Result<Self, &'static str> {
-        let zone = |zone: &Option<Arc<str>>| match zone {
-            Some(_) => What::Instants,
-            None => What::LocalTimes,
-        };
         let is_empty = set.is_empty();
         let found = |what: What| match set.content() {
             Content::Integers { what: found, width, .. } if *found == what => Some(*width),
@@ -90,11 +86,11 @@ impl TypedSet {
                 Ok(Self::Small(values.collect()))
             }
             DataType::Timestamp(unit, of) => {
-                let expected = match of {
-                    Some(_) => "timestamps with a time zone",
-                    None => "timestamps without a time zone",
+                let (what, expected) = match of {
+                    Some(_) => (What::Instants, "timestamps with a time zone"),
+                    None => (What::LocalTimes, "timestamps without a time zone"),
                 };
-                let width = found(zone(of)).ok_or(expected)?;
+                let width = found(what).ok_or(expected)?;
                 let nanoseconds = match unit {
                     TimeUnit::Second => 1_000_000_000,
                     TimeUnit::Millisecond => 1_000_000,
