@@ -246,7 +246,10 @@ impl From<&forebay_inference::queue::Failure> for Error {
             Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. } | Refusal::Displaced { .. }) => {
                 Kind::Busy
             }
-            Failure::Refused(Refusal::Draining) | Failure::Lost => Kind::Unavailable,
+            Failure::Refused(Refusal::Draining) | Failure::Lost | Failure::Unserved { .. } => {
+                Kind::Unavailable
+            }
+            Failure::TooLarge(_) => Kind::Limit,
             Failure::Unsent(_) => Kind::Busy,
             Failure::Expired { .. } => Kind::Timeout,
             Failure::Features(_) => Kind::Precondition,

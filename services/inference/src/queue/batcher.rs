@@ -58,6 +58,8 @@ pub struct Batcher {
     deadlines: BTreeSet<(Time, RequestId)>,
     /// Times at which the queued requests were queued.
     queued_since: BTreeSet<(Time, RequestId)>,
+    /// While there is no worker: all unanswered requests, each with the time until which it waits for one.
+    unserved: BTreeSet<(Time, RequestId)>,
     workers: BTreeMap<WorkerId, Worker>,
     in_flight: BTreeMap<BatchId, InFlight>,
     arrivals: Arrivals,
@@ -80,6 +82,8 @@ struct Request {
     deadline: Time,
     /// Time at which the request was last queued.
     queued_at: Time,
+    /// Time until which the request waits for a worker, if there was none since it arrived.
+    unserved_at: Option<Time>,
     /// Number of batches with the request that were sent to a worker, or failed before.
     attempts: u32,
     /// Number of batches with the request at workers that are not overdue.
@@ -226,6 +230,7 @@ impl Batcher {
             arrived: now,
             deadline,
             queued_at: now,
+            unserved_at: None,
             attempts: 0,
             flights: 0,
             cohort: self.cohort_of(now, tenant),
@@ -236,6 +241,9 @@ impl Batcher {
         self.requests.insert(id, request);
         self.deadlines.insert((deadline, id));
         self.enqueue(now, id);
+        if self.workers.is_empty() {
+            self.await_worker(now, id);
+        }
         Ok(id)
     }
 
@@ -302,6 +310,27 @@ impl Batcher {
         expired
     }
 
+    /// Removes and returns the requests for which there was no worker in half of their time. The other half suffices to ask another
+    /// server.
+    pub fn unserved(&mut self, now: Time) -> Vec<RequestId> {
+        let mut unserved = Vec::new();
+        while let Some(&(until, id)) = self.unserved.first()
+            && until <= now
+        {
+            self.remove(id);
+            unserved.push(id);
+        }
+        unserved
+    }
+
+    /// Notes that a request waits for a worker from `now` on.
+    fn await_worker(&mut self, now: Time, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let until = now.saturating_add(request.deadline.saturating_sub(now) / 2);
+        request.unserved_at = Some(until);
+        self.unserved.insert((until, id));
+    }
+
     /// Adds a worker that may have `credits` batches at a time, limited to 1 to `max_credits`.
     pub fn add_worker(&mut self, now: Time, credits: u64) -> WorkerId {
         let id = WorkerId(self.next_worker);
@@ -312,6 +341,7 @@ impl Batcher {
         let worker =
             Worker { credits, batches, last_completion: now, completed: 0, is_overdue: false, record };
         self.workers.insert(id, worker);
+        self.unserved.clear();
         id
     }
 
@@ -451,12 +481,13 @@ impl Batcher {
         self.draining = true;
     }
 
-    /// Returns the earliest time at which a request can expire.
+    /// Returns the earliest time at which a request can expire, or has waited for a worker for too long.
     pub fn next_expiry(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let queued =
             self.queued_since.first().map(|(since, _)| since.saturating_add(self.config.max_time_in_queue));
-        deadline.into_iter().chain(queued).min()
+        let unserved = self.unserved.first().map(|(until, _)| *until);
+        deadline.into_iter().chain(queued).chain(unserved).min()
     }
 
     /// Current settings.
@@ -559,6 +590,9 @@ impl Batcher {
     fn remove(&mut self, id: RequestId) -> bool {
         self.dequeue(id);
         let request = self.requests.remove(&id);
+        if let Some(until) = request.as_ref().and_then(|request| request.unserved_at) {
+            self.unserved.remove(&(until, id));
+        }
         if let Some(request) = &request
             && request.attempts == 0
             && request.flights == 0

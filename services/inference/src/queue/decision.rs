@@ -88,7 +88,7 @@ impl CloseReason {
 pub enum Cause {
     /// The worker reported the failure: the cause is the worker or a request.
     Worker,
-    /// The features of the requests could not be looked up, so that the worker never received the batch.
+    /// The features of the requests could not be looked up, or the reply was too large. The worker is not to blame.
     Features,
 }
 

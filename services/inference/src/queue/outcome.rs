@@ -65,6 +65,12 @@ pub enum Failure {
         /// True if any worker was connected when the deadline passed.
         had_workers: bool,
     },
+    /// The queue had no worker for half of the time that the request had left. No worker has received it since.
+    #[error("no worker serves the queue, and none connected within {waited:.1?}")]
+    Unserved {
+        /// Time since the request's arrival.
+        waited: Duration,
+    },
     /// All workers that received the request disconnected before they replied, the last one with no other request.
     #[error("the workers that received the request disconnected before they replied")]
     Lost,
@@ -74,6 +80,9 @@ pub enum Failure {
     /// The worker replied, but the caller has too many unsent answers, with the limit.
     #[error("{0}")]
     Unsent(String),
+    /// The reply of the worker is larger than the server accepts, with the sizes.
+    #[error("{0}")]
+    TooLarge(String),
     /// The worker could not compute the batch, with the reason.
     #[error("the worker failed: {0}")]
     Failed(String),
@@ -84,13 +93,15 @@ fn without_workers(had_workers: &bool) -> &'static str {
 }
 
 impl Failure {
-    /// Recommended wait before a retry, if known.
+    /// Recommended wait before a retry, if known. For a request that no worker has received, it is always known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(Refusal::Late { predicted, limit }) => Some(predicted.saturating_sub(*limit)),
             Self::Refused(Refusal::Full { retry_after } | Refusal::Displaced { retry_after }) => {
                 Some(*retry_after)
             }
+            // Another server may have a worker, or accept requests.
+            Self::Unserved { .. } | Self::Refused(Refusal::Draining) => Some(Duration::ZERO),
             _ => None,
         }
     }

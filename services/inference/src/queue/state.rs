@@ -168,6 +168,13 @@ impl<P: Clone, R> Shared<P, R> {
                 drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
             }
         }
+        for id in state.batcher.unserved(now) {
+            if let Some(request) = state.take(id) {
+                self.count("expired", &mut state.outcomes.expired);
+                let waited = now.saturating_sub(request.arrived);
+                drop(request.answer.send(Err(Failure::Unserved { waited })));
+            }
+        }
         for id in state.batcher.suspend_overdue(now) {
             counter!("forebay_queue_overdue_total", "queue" => self.name()).increment(1);
             tracing::warn!(

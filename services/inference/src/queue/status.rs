@@ -44,7 +44,7 @@ pub struct Outcomes {
     pub displaced: u64,
     /// Requests that were answered with rows.
     pub answered: u64,
-    /// Requests whose deadline passed before an answer.
+    /// Requests whose deadline passed before an answer, and those that waited for a worker while there was none.
     pub expired: u64,
     /// Requests that their caller canceled.
     pub cancelled: u64,

@@ -74,6 +74,12 @@ impl Batcher {
             self.convict(now, *id);
             self.remove(*id);
         }
+        if self.workers.is_empty() {
+            let waiting: Vec<RequestId> = self.deadlines.iter().map(|(_, id)| *id).collect();
+            for id in waiting {
+                self.await_worker(now, id);
+            }
+        }
         lost
     }
 

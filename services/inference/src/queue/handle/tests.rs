@@ -55,7 +55,7 @@ async fn every_caller_gets_its_own_share_of_the_reply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_worker_expires_at_its_own_deadline_with_the_reason() {
+async fn a_request_without_a_worker_fails_after_half_of_its_time_with_the_reason() {
     let (queue, _timer) = queue(QueueConfig::default());
     let began = Instant::now();
     let late = queue.submit(2, (1, 8, 8), None).expect("admitted");
@@ -65,10 +65,84 @@ async fn a_request_without_a_worker_expires_at_its_own_deadline_with_the_reason(
         .answer()
         .await
         .expect_err("there is no worker");
-    assert!(began.elapsed() >= ms(20) && began.elapsed() < ms(25), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= ms(10) && began.elapsed() < ms(15), "{:?}", began.elapsed());
     assert!(failure.to_string().contains("no worker serves the queue"), "{failure}");
+    assert!(
+        matches!(failure, Failure::Unserved { .. }) && failure.retry_after() == Some(ms(0)),
+        "{failure:?}"
+    );
     late.answer().await.expect_err("there is no worker");
-    assert!(began.elapsed() >= ms(100) && began.elapsed() < ms(105), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= ms(50) && began.elapsed() < ms(55), "{:?}", began.elapsed());
+    assert_eq!(queue.status().outcomes.expired, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_lost_its_worker_waits_for_another_one_for_half_of_the_time_that_is_left() {
+    let (queue, _timer) = queue(QueueConfig { max_batch_rows: 1, ..QueueConfig::default() });
+    let began = Instant::now();
+    let mut worker = queue.add_worker(1);
+    let [first, second] =
+        [1, 2].map(|payload| queue.submit(payload, (1, 8, 8), Some(ms(1000))).expect("admitted"));
+    let batch = worker.next().await.expect("a batch is due");
+    worker.replies().gathered(batch.id);
+    tokio::time::sleep(ms(600)).await;
+    drop(worker);
+    // A worker that connects in time answers.
+    tokio::time::sleep(ms(100)).await;
+    let mut worker = queue.add_worker(1);
+    let batch = worker.next().await.expect("a batch is due");
+    worker.replies().gathered(batch.id);
+    assert!(worker.replies().reply(batch.id, Ok(vec![101])));
+    assert_eq!(first.answer().await.expect("computed").value, 101);
+    drop(worker);
+    let failure = second.answer().await.expect_err("there is no worker");
+    assert!(matches!(failure, Failure::Unserved { .. }), "{failure}");
+    assert!((850..855).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_too_large_halves_its_batch_and_is_no_fault_of_the_worker() {
+    let (queue, _timer) = queue(QueueConfig { default_timeout: ms(1000), ..QueueConfig::default() });
+    let requests: Vec<_> =
+        (0..8).map(|number| queue.submit(number, (1, 8, 8), None).expect("admitted")).collect();
+    let mut workers = [queue.add_worker(1), queue.add_worker(1)];
+    let mut sizes = Vec::new();
+    let serving = async {
+        loop {
+            let [one, other] = &mut workers;
+            let (batch, replies) = tokio::select! {
+                Some(batch) = one.next() => (batch, one.replies()),
+                Some(batch) = other.next() => (batch, other.replies()),
+                else => return,
+            };
+            sizes.push(batch.payloads.len());
+            replies.gathered(batch.id);
+            // The reply has room for two requests. That of request 5 is too large by itself.
+            let fits = batch.payloads.len() <= 2 && !batch.payloads.contains(&5);
+            replies.reply(
+                batch.id,
+                match fits {
+                    true => Ok(batch.payloads.clone()),
+                    false => Err(Failure::TooLarge("the reply has 17 bytes".into())),
+                },
+            );
+        }
+    };
+    let answers = async {
+        for (number, request) in requests.into_iter().enumerate() {
+            match request.answer().await {
+                Ok(answer) => assert_eq!(answer.value, number as u64),
+                Err(failure) => {
+                    assert_eq!((number, failure), (5, Failure::TooLarge("the reply has 17 bytes".into())));
+                }
+            }
+        }
+        queue.drain();
+    };
+    tokio::join!(serving, answers);
+    assert_eq!(sizes.iter().filter(|size| **size == 8).count(), 1, "{sizes:?}");
+    assert_eq!(sizes.iter().filter(|size| **size == 1).count(), 2, "{sizes:?}");
+    assert_eq!(queue.status().load.suspended_workers, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,6 +48,8 @@ struct Request {
     was_predicted: bool,
     /// Time since when the request is queued, if it is.
     queued: Option<Time>,
+    /// Time since when there is no worker for it.
+    alone_since: Option<Time>,
     with: With,
     trial: Option<usize>,
     failed_alone: bool,
@@ -79,6 +81,13 @@ struct Given {
     at: Time,
     end: Time,
     sent: bool,
+}
+
+impl Request {
+    /// Half of the time from the loss of the last worker to the deadline.
+    fn served_until(&self) -> Time {
+        self.alone_since.map_or(Time::MAX, |since| since + (self.deadline - since) / 2)
+    }
 }
 
 impl Working {
@@ -250,6 +259,7 @@ impl Reference {
             is_alive: true,
             was_predicted: !is_idle,
             queued: Some(now),
+            alone_since: self.workers.is_empty().then_some(now),
             with,
             trial: None,
             failed_alone: false,
@@ -412,6 +422,16 @@ impl Reference {
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
     }
 
+    pub(super) fn unserved(&mut self, now: Time) -> Vec<RequestId> {
+        let mut unserved: Vec<(Time, usize)> = (0..self.requests.len())
+            .filter(|at| self.requests[*at].is_alive && self.requests[*at].served_until() <= now)
+            .map(|at| (self.requests[at].served_until(), at))
+            .collect();
+        unserved.sort();
+        unserved.iter().for_each(|(_, at)| self.end(*at));
+        unserved.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
+    }
+
     /// True if a worker that is not overdue has the request.
     fn is_given(&self, request: usize) -> bool {
         let prompt = self.workers.iter().filter(|worker| !worker.overdue);
@@ -428,7 +448,7 @@ impl Reference {
         let alive = self.requests.iter().filter(|request| request.is_alive);
         let times = alive.map(|request| {
             let queued = request.queued.map_or(Time::MAX, |since| since + self.config.max_time_in_queue);
-            request.deadline.min(queued)
+            request.deadline.min(queued).min(request.served_until())
         });
         times.min()
     }
@@ -520,6 +540,7 @@ impl Reference {
         let id = WorkerId(self.joined);
         self.joined += 1;
         let credits = credits.clamp(1, self.config.max_credits);
+        self.requests.iter_mut().for_each(|request| request.alone_since = None);
         self.workers.push(Working {
             id,
             credits,
@@ -543,7 +564,11 @@ impl Reference {
             .into_iter()
             .filter_map(|given| self.try_again(now, &given.requests))
             .collect();
-        given_up.into_iter().map(|at| self.give_up(now, at)).collect()
+        let lost = given_up.into_iter().map(|at| self.give_up(now, at)).collect();
+        if self.workers.is_empty() {
+            self.requests.iter_mut().for_each(|request| request.alone_since = Some(now));
+        }
+        lost
     }
 
     /// Ends a request that failed alone.
