@@ -26,14 +26,17 @@ pub(crate) fn check_lookup(wanted: &v1::Lookup) -> Result<(), Error> {
     std::iter::once(wanted).chain(&wanted.joins).try_for_each(|part| max_age(part).map(drop))
 }
 
-/// Maximum age of the snapshot of an answer; `None` means no limit.
+/// Maximum age of the snapshot of an answer; `None`, which is 0 on the wire, means no limit.
 ///
 /// # Errors
 /// Invalid if `max_age_seconds` is negative or not a number.
 pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Error> {
     let seconds = wanted.max_age_seconds;
-    let invalid =
-        || Error::invalid(format!("lookup.max_age_seconds: is {seconds}, expected seconds of 0 or more"));
+    let invalid = || {
+        Error::invalid(format!(
+            "lookup.max_age_seconds: is {seconds}, expected seconds above 0, or 0 for no limit"
+        ))
+    };
     let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;
     Ok((!age.is_zero()).then_some(age))
 }

@@ -272,14 +272,14 @@ impl Lookup {
             for (Source { snapshot, rows }, (_, keys)) in sources.into_iter().zip(&keys.datasets) {
                 let mut numbers = snapshot.index.rows(keys);
                 numbers.resize(numbers.len().max(min_rows), None);
-                batches.push(rows.gather(numbers)?);
+                batches.push(rows.gather(numbers).map_err(of_answer)?);
                 lookup_rows.push(rows);
             }
             let found = batches.iter().map(|batch| batch.rows).collect();
             if let Some(columns) = request_columns {
                 batches.push(columns.join(&keys.columns, count)?);
             }
-            Ok(Answer { lookup_rows, found, batch: WireBatch::join_columns(batches)? })
+            Ok(Answer { lookup_rows, found, batch: WireBatch::join_columns(batches).map_err(of_answer)? })
         };
         let flow = Flow::of(self.tenant);
         let answer: Answer = match is_short {
@@ -298,6 +298,20 @@ impl Lookup {
             sources.push(dataset.source(self.tenant).await?);
         }
         Ok(sources)
+    }
+}
+
+/// Returns the error of an answer, whose size has another limit than that of a batch.
+fn of_answer(error: Error) -> Error {
+    match error {
+        Error::TooLarge { needed, limit, .. } => Error::TooLarge {
+            what: "the answer".to_owned(),
+            needed,
+            limit,
+            advice: "send fewer keys at a time, request fewer columns or raise lookups.max_answer_bytes"
+                .to_owned(),
+        },
+        other => other,
     }
 }
 

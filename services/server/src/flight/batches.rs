@@ -39,11 +39,15 @@ const COLUMN_BYTES: u64 = 8;
 /// Memory of the columns of a schema that is not charged, in bytes. Most schemas are smaller.
 const SMALL_SCHEMA_BYTES: u64 = 16 << 10;
 
+const DICTIONARIES: &str = "dictionary-encoded batches are not supported; send the values";
+
 /// Reader of the messages of one stream. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct BatchReader {
     settings: Arc<Settings>,
     schema: Option<Arc<Schema>>,
+    /// True if a dictionary of the schema was received.
+    has_dictionary: bool,
 }
 
 struct Settings {
@@ -81,6 +85,7 @@ pub(crate) struct Rows {
 enum Decoded {
     Nothing,
     Schema(Arc<Schema>),
+    Dictionary,
     Batch(Result<Rows, Error>),
 }
 
@@ -103,7 +108,8 @@ impl BatchReader {
         account: Account,
         is_limited: bool,
     ) -> Self {
-        Self { settings: Arc::new(Settings { what, wanted, max_rows, account, is_limited }), schema: None }
+        let settings = Arc::new(Settings { what, wanted, max_rows, account, is_limited });
+        Self { settings, schema: None, has_dictionary: false }
     }
 
     /// Reads a message, on a thread of lookups if it is large.
@@ -138,7 +144,11 @@ impl BatchReader {
         match decoded {
             Decoded::Nothing => Received::Nothing,
             Decoded::Schema(schema) => {
-                self.schema = Some(schema);
+                (self.schema, self.has_dictionary) = (Some(schema), false);
+                Received::Nothing
+            }
+            Decoded::Dictionary => {
+                self.has_dictionary = true;
                 Received::Nothing
             }
             Decoded::Batch(batch) => Received::Batch(batch),
@@ -180,7 +190,11 @@ impl BatchReader {
                 if self.schema.as_ref().is_some_and(|schema| !schema.columns.has_dictionaries) {
                     return Ok(Decoded::Nothing);
                 }
-                Err(self.invalid("dictionary-encoded batches are not supported; send the values"))
+                // The batch that follows names the request that fails.
+                if !self.settings.is_limited {
+                    return Ok(Decoded::Dictionary);
+                }
+                Err(self.invalid(DICTIONARIES))
             }
             other => Err(self.invalid(format!("a message of type {other:?}, expected a schema or a batch"))),
         }
@@ -189,6 +203,9 @@ impl BatchReader {
     fn batch(&self, message: arrow_ipc::Message<'_>, data: &FlightData) -> Result<Rows, Error> {
         let batch = message.header_as_record_batch().ok_or_else(|| self.invalid("a batch is missing"))?;
         let schema = self.schema.as_ref().ok_or_else(|| self.invalid("a batch came before the schema"))?;
+        if self.has_dictionary {
+            return Err(self.invalid(DICTIONARIES));
+        }
         if let Some(missing) = &schema.columns.missing {
             return Err(self.invalid(missing));
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use arrow_flight::FlightData;
 use forebay_proto::{Encoding, v1::Command};
 use futures::{StreamExt, stream as streams};
-use tonic::{Response, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 pub(super) use self::route::ExchangeRoute;
 use self::stream::{Exchange, Messages};
@@ -39,6 +39,22 @@ pub(super) struct Begun {
     pub(super) unlimited: Unlimited,
 }
 
+/// Returns the status of a message that could not be received. The status of one that is too long names the setting.
+fn with_setting(status: Status) -> Status {
+    if !is_too_long(&status) {
+        return status;
+    }
+    Status::out_of_range(format!(
+        "{} (limits.max_exchange_bytes); send fewer rows at a time",
+        status.message()
+    ))
+}
+
+/// Returns true if a status says that a message is longer than the limit.
+fn is_too_long(status: &Status) -> bool {
+    status.code() == Code::OutOfRange
+}
+
 /// Answers a DoExchange stream.
 pub(super) async fn exchange(
     context: &Context,
@@ -59,6 +75,7 @@ pub(super) async fn exchange(
     let command: Command = encoding.decode("Command", &descriptor.cmd).map_err(Error::from)?;
     drop(descriptor);
     // The first message may also hold the schema, so it is read again.
+    let messages = messages.map(|message| message.map_err(with_setting));
     let messages = streams::iter([Ok(first)]).chain(messages).boxed();
     let is_worker = command.worker.is_some();
     let resource = if is_worker { Resource::Workers } else { Resource::Exchanges };

@@ -35,6 +35,9 @@ impl HostCheck {
     }
 
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
+        if headers.get_all(header::HOST).iter().count() > 1 {
+            return Err(Error::invalid("the request has several Host headers, expected one").into());
+        }
         let host = host(uri, headers);
         if let (Some(allowed), Some(host)) = (&self.allowed, &host)
             && !is_local_name(host.host())

@@ -239,7 +239,7 @@ impl OnlineDatasets {
         // Reason why lookups do not follow the dataset, after its event.
         let mut reported: Option<String> = None;
         loop {
-            let Some(reader) = opened(&mut phase).await else { return };
+            let Some(reader) = opened(&mut phase, &online).await else { return };
             let id = reader.snapshot().id().to_owned();
             let loaded = match &pinned {
                 Some(pinned) => match datasets.pinned_by_server(&name, pinned).await {
@@ -401,12 +401,15 @@ fn selection(wanted: &v1::Lookup) -> v1::Train {
     v1::Train { filter, columns, tensors, select, ..v1::Train::default() }
 }
 
-/// Waits for the current snapshot.
-async fn opened(phase: &mut watch::Receiver<Phase>) -> Option<Reader> {
-    let phase = phase.wait_for(|phase| matches!(phase, Phase::Open(_))).await.ok()?;
-    match &*phase {
-        Phase::Open(reader) => Some(reader.clone()),
-        Phase::Opening { .. } | Phase::Failed(_) => None,
+/// Waits for the current snapshot. Lookups before the first one fail with the reason why the dataset cannot be opened.
+async fn opened(phase: &mut watch::Receiver<Phase>, online: &OnlineDataset) -> Option<Reader> {
+    loop {
+        match &*phase.borrow_and_update() {
+            Phase::Open(reader) => return Some(reader.clone()),
+            Phase::Failed(error) if !online.is_ready() => online.failed(&error.to_string()),
+            Phase::Opening { .. } | Phase::Failed(_) => {}
+        }
+        phase.changed().await.ok()?;
     }
 }
 

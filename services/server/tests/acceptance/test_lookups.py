@@ -309,6 +309,16 @@ def test_an_invalid_key_column_fails_lookups_of_its_dataset_with_the_reason_and_
         Lookup(client, dataset="rows")(x=[1])
 
 
+def test_lookups_of_a_dataset_that_cannot_be_opened_say_why(pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "good.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 is no Parquet file PAR1")
+    server = pool.start({"good": tmp_path / "good.parquet", "bad": tmp_path / "bad.parquet"}, online="bad=id")
+    until(lambda: "bad" in json.loads(server.http_get("/readyz")[1])["failed"])
+    with Client(server.location) as client, pytest.raises(flight.FlightError) as refusal:
+        Lookup(client, dataset="bad")(id=[1])
+    assert "bad.parquet" in str(refusal.value) and "still being loaded" not in str(refusal.value)
+
+
 def test_get_schema_of_a_lookup_has_the_types_of_the_key_columns_under_the_names_of_the_caller(users: Server) -> None:
     with Client(users.location) as client:
 

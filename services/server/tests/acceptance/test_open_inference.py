@@ -190,7 +190,7 @@ def test_outputs_that_are_named_repeatedly_are_rejected_before_the_request_is_qu
     request = typed({name: ("INT64", "int64_contents", [7]) for name in KEYS})
     for name in names:
         request.outputs.add(name=name)
-    # Without a worker, a queued request would fail at its deadline.
+    # Without a worker, a queued request would fail after half of its time.
     with pytest.raises(grpc.RpcError) as caught:
         infer(server, request)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in caught.value.details()
@@ -223,10 +223,10 @@ def test_another_number_of_raw_contents_than_of_inputs_is_rejected(server: Serve
     assert f"raw_input_contents: has {count} entries, expected 2" in caught.value.details()
 
 
-def test_a_request_without_a_worker_ends_at_its_timeout(client: triton.InferenceServerClient) -> None:
+def test_a_request_without_a_worker_ends_after_half_of_its_timeout(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException) as raised:
         client.infer("ranker", inputs(**KEYS), timeout=200_000)
-    assert raised.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+    assert raised.value.status() == "StatusCode.UNAVAILABLE"
     assert "no worker serves the queue" in raised.value.message()
 
 

@@ -212,9 +212,10 @@ def test_a_deadline_ends_only_its_own_request(start: Callable[..., Server]) -> N
     caller.send([1], [1], id=1, timeout_seconds=0.05)
     caller.send([2], [2], id=2)
     _, about = caller.receive()
-    assert about["error"]["code"] == "DEADLINE_EXCEEDED" and int(about["id"]) == 1
+    # Half of the time is left to ask another server.
+    assert about["error"]["code"] == "UNAVAILABLE" and int(about["id"]) == 1 and about["error"]["retry_after_seconds"] == 0
     assert "no worker serves the queue" in about["error"]["message"]
-    # The deadline of the other request, in 20 s, has not passed.
+    # The other request waits for a worker for 10 s, half of its time.
     until(lambda: status(server)["load"]["queued_requests"] == 1)
     with worker(server):
         scores, about = caller.receive()
@@ -301,6 +302,10 @@ def test_an_invalid_request_is_rejected_without_affecting_others(start: Callable
         for keys, timeout, why in [([1], -1, "timeout_seconds: is -1"), ([], 1, "no rows"), (np.zeros(70_000), 1, "expected at most 65536")]:
             _, about = caller(keys, keys, timeout_seconds=timeout)
             assert about["error"]["code"] == "INVALID_ARGUMENT" and why in about["error"]["message"], about
+        caller.writer.write_metadata(json.dumps({"id": 33}).encode())
+        _, about = caller.receive()
+        assert int(about["id"]) == 33 and about["error"]["code"] == "INVALID_ARGUMENT", about
+        assert "neither a batch nor `cancel`" in about["error"]["message"]
         caller.send([3], [4])
         assert caller.receive()[0]["score"].to_pylist() == [30_004.0]
         with pytest.raises(KeyError, match=r"there is no queue 'rankr' among \[\"ranker\"\]"):
@@ -310,6 +315,11 @@ def test_an_invalid_request_is_rejected_without_affecting_others(start: Callable
         other.writer.begin(batch.schema)
         other.writer.write_batch(batch)
         assert "no column 'item_id'" in other.receive()[1]["error"]["message"]
+        twice = Caller(server)
+        batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([1]), pa.array([2])], ["user_id", "item_id", "item_id"])
+        twice.writer.begin(batch.schema)
+        twice.writer.write_batch(batch)
+        assert "there are several columns 'item_id', expected one" in twice.receive()[1]["error"]["message"]
 
 
 def test_the_error_of_a_worker_reaches_its_callers_and_the_worker_continues(start: Callable[..., Server]) -> None:
@@ -369,6 +379,7 @@ UNDIVIDED: dict[str, tuple[Callable[[list[str]], pa.Array], str]] = {
         lambda texts: pa.RunEndEncodedArray.from_arrays(pa.array([len(texts)], pa.int32()), pa.array(texts[:1])),
         "expected one value per row",
     ),
+    "dictionary": (lambda texts: pa.array(texts).dictionary_encode(), "dictionary-encoded batches are not supported; send the values"),
 }
 
 
@@ -384,11 +395,49 @@ def test_a_worker_whose_reply_cannot_be_divided_receives_an_error(start: Callabl
     caller = Caller(server)
     error = caller([1, 2], [1, 2])[1]["error"]
     assert error["code"] == "INTERNAL", error
-    assert "column 'score' is of type " in error["message"] and expected_type in error["message"], error
+    what = "reply: " if kind == "dictionary" else "column 'score' is of type "
+    assert what in error["message"] and expected_type in error["message"], error
     until(lambda: bool(ended))
     assert expected_type in str(ended[0])
     with worker(server):
         assert caller([3], [4])[0]["score"].to_pylist() == [30_004.0]
+
+
+def test_a_reply_with_neither_rows_nor_an_error_fails_its_batch(start: Callable[..., Server]) -> None:
+    server = start()
+    caller = Caller(server)
+    caller.send([1], [1], id=5)
+    client = flight.connect(server.location)
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"worker": {"queue": "ranker"}}).encode())
+    writer, reader = client.do_exchange(descriptor)
+    batch = json.loads(reader.read_chunk().app_metadata.to_pybytes())["batch"]
+    writer.write_metadata(json.dumps({"batch": batch, "error": ""}).encode())
+    _, about = caller.receive()
+    assert int(about["id"]) == 5 and about["error"]["code"] == "INTERNAL", about
+    assert "neither rows nor an `error`" in about["error"]["message"]
+    with pytest.raises(pa.ArrowInvalid, match="neither rows nor an `error`"):
+        reader.read_chunk()
+
+
+def test_a_reply_above_the_limit_divides_its_batch(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text(QUEUES + "\n[limits]\nmax_exchange_bytes = 65536\n")
+    server = start()
+    caller = Caller(server)
+    for number in range(4):
+        caller.send([number], [number], id=number)
+    until(lambda: status(server)["load"]["queued_requests"] == 4)
+    with pytest.raises(pa.ArrowInvalid, match=r"the limit is: 65536 bytes \(limits.max_exchange_bytes\)"):
+        serve(server.location, lambda batch, _about: pa.array(["x" * 20_000] * batch.num_rows), credits=1)
+    sizes: list[int] = []
+
+    def counts(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        sizes.append(int(about["valid_rows"]))
+        return score(batch, about)
+
+    with worker(server, counts):
+        answers = {int(about.get("id", 0)): scores for scores, about in (caller.receive() for _ in range(4))}
+    assert {number: scores["score"].to_pylist() for number, scores in answers.items()} == {n: [n * 10_001.0] for n in range(4)}
+    assert max(sizes) == 2, sizes
 
 
 def test_padded_batches_have_the_configured_sizes(start: Callable[..., Server]) -> None:

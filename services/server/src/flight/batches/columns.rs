@@ -19,7 +19,7 @@ const MAX_OTHERS: usize = 16;
 pub(crate) enum Wanted {
     /// All columns.
     All,
-    /// Columns with these names, of several with one name the first. Other columns are neither copied nor decoded.
+    /// Columns with these names, each of which only one column may have. Other columns are neither copied nor decoded.
     Named(Vec<String>),
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Columns {
     pub(super) schema: SchemaRef,
     /// Version of the format.
     pub(super) version: MetadataVersion,
-    /// Reason why batches are rejected: a wanted column is missing.
+    /// Reason why batches are rejected: a wanted column is missing, or two have its name.
     pub(super) missing: Option<String>,
     /// True if a column has values in dictionaries.
     pub(super) has_dictionaries: bool,
@@ -75,7 +75,7 @@ impl Columns {
         }
         let (mut columns, mut fields, mut others) = (Vec::new(), Vec::<Field>::new(), Vec::new());
         let mut end = Parts::default();
-        let mut has_dictionaries = false;
+        let (mut has_dictionaries, mut repeated) = (false, None);
         let mut awaited: HashSet<&str> = match wanted {
             Wanted::All => HashSet::new(),
             Wanted::Named(names) => names.iter().map(String::as_str).collect(),
@@ -84,8 +84,14 @@ impl Columns {
             let mut field = Field::from(field);
             let start = end;
             end.add(field.data_type(), version);
-            if let Wanted::Named(_) = wanted {
+            if let Wanted::Named(names) = wanted {
                 if !awaited.remove(field.name().as_str()) {
+                    if names.contains(field.name()) {
+                        let name = field.name();
+                        repeated.get_or_insert_with(|| {
+                            format!("there are several columns '{name}', expected one")
+                        });
+                    }
                     if others.len() < MAX_OTHERS {
                         others.push(crate::error::clip(field.name()));
                     }
@@ -119,6 +125,7 @@ impl Columns {
                 format!("there is no column '{name}' among {found:?}")
             }),
         };
+        let missing = missing.or(repeated);
         let has_views = columns.iter().any(|column| !column.views.is_empty());
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata.collect()));
         Ok(Self { columns, schema, version, missing, has_dictionaries, has_views })

@@ -159,9 +159,13 @@ impl Caller {
     async fn ask(&mut self, message: FlightData) -> Result<(), Error> {
         // A token may be revoked while the stream runs.
         self.exchange.context.check_access(&self.exchange.access, &self.served.features)?;
-        let metadata = message.app_metadata.clone();
+        let (metadata, has_header) = (message.app_metadata.clone(), !message.data_header.is_empty());
         let Exchange { context, access, .. } = &self.exchange;
         let Received::Batch(keys) = self.keys.read(&context.services.online, access, message).await? else {
+            if !has_header && !metadata.is_empty() {
+                let id = request(&metadata)?.id.unwrap_or(self.next);
+                self.fail(id, &from_error(&Error::invalid("the message has neither a batch nor `cancel`")));
+            }
             return Ok(());
         };
         let asked = request(&metadata)?;
@@ -190,7 +194,9 @@ impl Caller {
         let request = keys?;
         let seconds = asked.timeout_seconds;
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
-            Error::invalid(format!("timeout_seconds: is {seconds}, expected seconds of 0 or more"))
+            Error::invalid(format!(
+                "timeout_seconds: is {seconds}, expected a number of seconds from 0 to 1e19"
+            ))
         })?;
         let priority = match v1::Priority::try_from(asked.priority) {
             Ok(v1::Priority::Normal) => Priority::Normal,

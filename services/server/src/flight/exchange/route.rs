@@ -32,6 +32,9 @@ use crate::{
     settings::Limits,
 };
 
+/// Header of the response with the maximum size of a message that the server receives, in bytes. The client can therefore reject a larger
+/// one before it sends it, which would end the stream.
+const MAX_MESSAGE_HEADER: &str = "forebay-max-message-bytes";
 /// Maximum number of fields of a message. `FlightData` has four.
 const MAX_FIELDS: usize = 64;
 /// Maximum size of the metadata of a message, in bytes.
@@ -66,7 +69,12 @@ impl tower::Service<http::Request<axum::body::Body>> for ExchangeRoute {
         // Replies of workers are larger than requests, so DoExchange has its own message limit.
         let mut grpc = Grpc::new(codec).max_decoding_message_size(self.max_message_bytes);
         let methods = Arc::clone(&self.methods);
-        Box::pin(async move { Ok(grpc.streaming(Exchanges { methods }, request).await) })
+        let limit = http::HeaderValue::from(self.max_message_bytes);
+        Box::pin(async move {
+            let mut response = grpc.streaming(Exchanges { methods }, request).await;
+            response.headers_mut().insert(MAX_MESSAGE_HEADER, limit);
+            Ok(response)
+        })
     }
 }
 

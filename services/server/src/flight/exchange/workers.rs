@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{
-    reply_rows,
+    is_too_long, reply_rows,
     stream::{Exchange, Messages, message, schema_message},
 };
 use crate::{
@@ -279,11 +279,40 @@ impl Inward {
     }
 
     async fn replies(&mut self) -> Result<(), Status> {
-        while let Some(message) = self.messages.next().await.transpose()? {
+        while let Some(message) = self.messages.next().await {
+            let message = message.inspect_err(|status| self.fail_too_long(status))?;
             self.connection.check_access()?;
             self.reply(message).await?;
         }
         Ok(())
+    }
+
+    /// Fails the batch of a reply that is longer than the limit, if `status` is about one. The reply is not read, so that its batch is
+    /// known only if the worker has no other one. Of several, those with several requests are divided, which harms none of them; the
+    /// others are lost.
+    fn fail_too_long(&self, status: &Status) {
+        if !is_too_long(status) {
+            return;
+        }
+        let at_work = &self.connection.at_work;
+        let mut ids: Vec<BatchId> = at_work.iter().map(|entry| *entry.key()).collect();
+        ids.sort();
+        let is_only = ids.len() == 1;
+        for id in ids {
+            let Some(shape) = self.replies.shape(id) else { continue };
+            if !is_only && shape.request_rows.len() < 2 {
+                continue;
+            }
+            at_work.remove(&id);
+            let why = format!("the reply is too long: {}", status.message());
+            self.replies.reply(id, Err(Failure::TooLarge(clip(&why))));
+        }
+    }
+
+    /// Fails a batch because of its reply, with `error`, which ends the stream.
+    fn invalid(&self, id: BatchId, error: Error) -> Result<(), Error> {
+        self.replies.reply(id, Err(Failure::Failed(clip(error.message()))));
+        Err(error)
     }
 
     async fn reply(&mut self, message: FlightData) -> Result<(), Error> {
@@ -292,12 +321,14 @@ impl Inward {
             metadata => Encoding::of(metadata).decode("BatchReply", metadata).map_err(Error::from)?,
         };
         let (online, access) = (&self.connection.context.services.online, &self.connection.access);
+        let is_empty = message.data_header.is_empty() && message.app_metadata.is_empty();
+        let is_schema = !message.data_header.is_empty();
         let rows = match self.reader.read(online, access, message).await? {
-            Received::Batch(rows) => Some(rows?),
+            Received::Batch(rows) => Some(rows),
             Received::Nothing => None,
         };
-        if rows.is_none() && reply.error.is_empty() {
-            return Ok(()); // The schema.
+        if rows.is_none() && reply.error.is_empty() && (is_schema || is_empty) {
+            return Ok(());
         }
         let id = if reply.batch == 0 { self.replies.oldest_batch() } else { Some(BatchId(reply.batch)) };
         let unknown = || Error::invalid(format!("reply: this worker has no batch {}", reply.batch));
@@ -311,13 +342,17 @@ impl Inward {
                 span.fail(clip(&reply.error));
             }
         }
-        let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
+        if !reply.error.is_empty() {
             self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
             return Ok(());
+        }
+        let missing = || Err(Error::invalid("reply: the message has neither rows nor an `error`"));
+        let rows = match rows.unwrap_or_else(missing) {
+            Ok(rows) => rows,
+            Err(error) => return self.invalid(id, error),
         };
         if let Err(why) = reply_rows::check(&rows.rows, &shape) {
-            self.replies.reply(id, Err(Failure::Failed(clip(&why))));
-            return Err(Error::invalid(format!("reply: {why}")));
+            return self.invalid(id, Error::invalid(format!("reply: {why}")));
         }
         let schema = rows.rows.schema();
         self.connection.served.replied(&schema);

@@ -35,6 +35,19 @@ fn requests_with_a_rebound_host_name_are_rejected() {
 }
 
 #[test]
+fn requests_with_several_hosts_are_rejected() {
+    let several = || {
+        let mut headers = HeaderMap::new();
+        headers.append(header::HOST, HeaderValue::from_static("localhost"));
+        headers.append(header::HOST, HeaderValue::from_static("evil.example"));
+        headers
+    };
+    for check in [without_tokens(), HostCheck::new(&[], true)] {
+        assert!(check.check(&Method::GET, &Uri::from_static("/"), &several()).is_err());
+    }
+}
+
+#[test]
 fn requests_of_other_sites_are_rejected_but_links_work() {
     let check = &without_tokens();
     let host = ("host", "localhost:8816");
