@@ -89,8 +89,8 @@ pub struct Config {
     pub wait_for_server: Duration,
     /// Time without received data after which an attempt to receive a plan or a batch fails, if there is another server to ask.
     /// Servers can need long for their first batch. The limit therefore doubles after each round over all servers, is at least the
-    /// time of the earlier attempts, and does not apply to an attempt after which no time would remain. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends,
-    /// and the time limit for opening one. Within a cluster
+    /// time of the earlier attempts, and does not apply to an attempt after which no time would remain. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends.
+    /// Lookups follow the same limits as batches; the limit for opening an exchange is at least 1 s. Within a cluster
     /// whose servers have several locations, 10 s replace a stuck server earlier. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub attempt_timeout: Duration,

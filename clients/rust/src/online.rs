@@ -14,6 +14,7 @@ mod exchange;
 mod inference_batch;
 mod lookups;
 mod replies;
+mod reply_types;
 mod requests;
 mod worker;
 

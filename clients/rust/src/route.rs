@@ -54,7 +54,12 @@ pub(crate) struct OpenedExchange {
     pub(crate) response: Response,
     /// Target of the connection, for [`Route::failed`]; `None` without a choice of servers.
     pub(crate) target: Option<Target>,
+    /// Maximum size of a message that the server receives, in bytes; `None` if it does not say.
+    pub(crate) max_message_bytes: Option<u64>,
 }
+
+/// Shortest time limit for opening an exchange. An exchange that one request opens serves others, too, whose time may be longer.
+const MIN_OPEN_TIME: Duration = Duration::from_secs(1);
 
 impl Route {
     /// Returns the settings of the client.
@@ -66,26 +71,28 @@ impl Route {
     }
 
     /// Opens a DoExchange stream with one attempt; see [`Transport::exchange`]. The attempt fails if the server sends nothing for
-    /// [`Config::attempt_timeout`], and so does the response at first.
+    /// `limit`, which is at least a second, by default for [`Config::attempt_timeout`], and so does the response at first.
     pub(crate) async fn open(
         &self,
         command: &Command,
         capacity: usize,
         slabs: &Slabs,
+        limit: Option<Duration>,
     ) -> Result<OpenedExchange, Error> {
+        let limit = limit.map_or(self.config().attempt_timeout, |limit| limit.max(MIN_OPEN_TIME));
         let (transport, target) = match self {
             Self::One(transport) => (transport.clone(), None),
             Self::Any(servers) => {
-                let (transport, target) = servers.connect().await?;
+                let (transport, target) = servers.connect_within(limit).await?;
                 (transport, Some(target))
             }
         };
-        let limit = self.config().attempt_timeout;
         let opened = tokio::time::timeout(limit, transport.exchange(command, capacity, slabs.clone())).await;
         let opened = opened.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)));
-        let (outgoing, mut response) = opened.inspect_err(|error| self.failed(target, error))?;
+        let (outgoing, mut response, max_message_bytes) =
+            opened.inspect_err(|error| self.failed(target, error))?;
         response.limit_silence(Some(limit));
-        Ok(OpenedExchange { outgoing, response, target })
+        Ok(OpenedExchange { outgoing, response, target, max_message_bytes })
     }
 
     /// Records that an exchange with `target` failed. If another target may succeed, the next attempt uses another one.
@@ -126,18 +133,18 @@ impl Route {
         }
     }
 
-    /// Runs `attempt` within `timeout`, repeatedly if the route retries. `subject` says in notices what the caller waits for.
+    /// Runs `attempt` within `timeout`, repeatedly if the route retries. `attempt` receives the time without data after which it should
+    /// ask another server; see [`Attempts::limit`]. `subject` says in notices what the caller waits for.
     pub(crate) async fn run<T, F: Future<Output = Result<T, Error>>>(
         &self,
         subject: &str,
         timeout: Duration,
-        attempt: impl Fn() -> F,
+        attempt: impl Fn(Option<Duration>) -> F,
     ) -> Result<T, Error> {
         let attempts = self.attempts(subject, timeout);
         if !self.retries() {
-            return attempts.run_once(attempt()).await;
+            return attempts.run_once(attempt(None)).await;
         }
-        // Exchanges limit their attempts themselves, because many requests share them.
-        attempts.run(Duration::MAX, || self.targets(), |_| attempt()).await
+        attempts.run(self.config().attempt_timeout, || self.targets(), attempt).await
     }
 }

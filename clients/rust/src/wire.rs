@@ -8,5 +8,5 @@ mod response;
 
 pub(crate) use encoded_rows::{EncodedRows, SentSchema};
 pub(crate) use message::Message;
-pub(crate) use request_body::{RequestBody, framed};
-pub(crate) use response::Response;
+pub(crate) use request_body::{RequestBody, framed, framed_within};
+pub(crate) use response::{Received, Response};

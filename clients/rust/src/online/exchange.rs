@@ -16,8 +16,11 @@ use super::answer::{AnswerMetadata, RawAnswer};
 use crate::{
     Batch, Error,
     route::{OpenedExchange, Target},
-    wire::{EncodedRows, Message, Response, SentSchema, framed},
+    wire::{EncodedRows, Message, Received, Response, SentSchema, framed, framed_within},
 };
+
+/// End of the error of a request whose message is too long.
+const ADVICE: &str = "; send fewer rows at a time";
 
 /// An open DoExchange stream. Dropping it ends the stream.
 pub(super) struct Exchange<M> {
@@ -32,6 +35,9 @@ pub(super) struct Exchange<M> {
 struct Shared<M> {
     url: String,
     limits: Limits,
+    received: Received,
+    /// Maximum size of a message that the server receives, in bytes.
+    max_message_bytes: Option<u64>,
     state: Mutex<State<M>>,
 }
 
@@ -42,16 +48,22 @@ pub(super) struct Limits {
     pub(super) idle: Duration,
     /// Time after which an answer is overdue. Without an answer to an overdue request, the exchange ends.
     pub(super) answer: Duration,
+    /// True if another server may answer. Later requests then leave an exchange whose server is silent.
+    pub(super) may_leave: bool,
 }
 
 struct State<M> {
     /// `None` after the end of the exchange.
     outgoing: Option<mpsc::Sender<Bytes>>,
     sent: SentSchema,
+    /// True if later requests must open another exchange.
+    is_left: bool,
     /// Number of the next request.
     next: u64,
     /// Requests without an answer by number, including those whose caller was dropped.
     pending: BTreeMap<u64, Pending<M>>,
+    /// Time since when there are requests without an answer.
+    waiting_since: Instant,
     /// Reason for the end of the exchange; `None` after the idle timeout.
     failure: Option<Error>,
 }
@@ -82,15 +94,18 @@ impl Limits {
 impl<M: AnswerMetadata> Exchange<M> {
     /// Starts to receive answers. `schema` is the schema of all answers if they are in order.
     pub(super) fn start(opened: OpenedExchange, schema: Option<SchemaRef>, limits: Limits) -> Self {
-        let OpenedExchange { outgoing, response, target } = opened;
+        let OpenedExchange { outgoing, response, target, max_message_bytes } = opened;
         let state = State {
             outgoing: Some(outgoing),
             sent: SentSchema::default(),
+            is_left: false,
             next: 0,
             pending: BTreeMap::new(),
+            waiting_since: Instant::now(),
             failure: None,
         };
-        let shared = Arc::new(Shared { url: response.url().to_owned(), limits, state: Mutex::new(state) });
+        let (url, received) = (response.url().to_owned(), response.received().clone());
+        let shared = Arc::new(Shared { url, limits, received, max_message_bytes, state: Mutex::new(state) });
         let receiver = Receiver { response, schema: schema.clone(), shared: Arc::clone(&shared) };
         let receiver = AbortOnDropHandle::new(tokio::spawn(receiver.run()));
         Self { target, schema, shared, _receiver: receiver }
@@ -99,32 +114,35 @@ impl<M: AnswerMetadata> Exchange<M> {
     /// Returns true if the exchange accepts requests.
     pub(super) fn is_open(&self) -> bool {
         // The connection may drop the request body before the end of the response is received.
-        self.shared.state.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
+        let state = self.shared.state.lock();
+        !state.is_left && state.outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
     }
 
-    /// Returns the error that ended the exchange.
+    /// Returns the error that ended the exchange, or because of which it was left.
     pub(super) fn failure(&self) -> Option<Error> {
         self.shared.state.lock().failure.clone()
     }
 
-    /// Sends a request. `metadata` returns the metadata for its number. `permit` is released when the server has answered.
+    /// Sends a request. `metadata` returns the metadata for its number. `permit` is released when the server has answered. If the
+    /// returned value is dropped, and the server has sent nothing for `silence`, it is stuck; `None` if that is not known.
     ///
     /// Dropping the returned value cancels the request, if its kind can be cancelled.
     ///
     /// # Errors
     /// [`Error::Lost`] if the exchange has ended; the request was not sent. [`Error::Request`] if the schema differs from earlier
-    /// requests.
+    /// requests. [`Error::Status`] with `RESOURCE_EXHAUSTED` if the server does not receive messages of this size.
     pub(super) fn send(
         &self,
         rows: &EncodedRows,
         metadata: impl FnOnce(u64) -> Vec<u8>,
         permit: OwnedSemaphorePermit,
+        silence: Option<Duration>,
     ) -> Result<PendingAnswer<M>, Error> {
         let mut state = self.shared.state.lock();
-        let State { outgoing, sent, next, pending, .. } = &mut *state;
+        let State { outgoing, sent, next, pending, waiting_since, .. } = &mut *state;
         let ended = || Error::lost(&self.shared.url, "the exchange has ended");
         let outgoing = outgoing.as_ref().ok_or_else(ended)?;
-        let message = framed(&rows.message(metadata(*next)))?;
+        let message = framed_within(&rows.message(metadata(*next)), self.shared.max_message_bytes, ADVICE)?;
         // `try_send` finds room, because the channel has capacity for every permit.
         if let Some(schema) = sent.message_before(&rows.schema)? {
             outgoing.try_send(schema).map_err(|_| ended())?;
@@ -132,11 +150,15 @@ impl<M: AnswerMetadata> Exchange<M> {
         outgoing.try_send(message).map_err(|_| ended())?;
         let (sender, answer) = oneshot::channel();
         let number = *next;
+        if pending.is_empty() {
+            *waiting_since = Instant::now();
+        }
         // Answers in order cannot wait for a worker.
         let due = if M::IN_ORDER { self.shared.limits.answer_due() } else { None };
         pending.insert(number, Pending { answer: sender, due, _permit: permit });
         *next += 1;
-        Ok(PendingAnswer { number, shared: Arc::clone(&self.shared), answer })
+        let (shared, sent_at) = (Arc::clone(&self.shared), Instant::now());
+        Ok(PendingAnswer { number, shared, answer, sent_at, silence })
     }
 }
 
@@ -145,21 +167,46 @@ pub(super) struct PendingAnswer<M: AnswerMetadata> {
     number: u64,
     shared: Arc<Shared<M>>,
     answer: oneshot::Receiver<Result<RawAnswer<M>, Unanswered>>,
+    sent_at: Instant,
+    /// Time without data after which the server is stuck; `None` if that is not known.
+    silence: Option<Duration>,
 }
 
 impl<M: AnswerMetadata> PendingAnswer<M> {
-    /// Waits for the answer.
-    pub(super) async fn wait(mut self) -> Result<RawAnswer<M>, Unanswered> {
-        let answer = (&mut self.answer).await;
+    /// Waits for the answer. If the server sends nothing for `limit`, the request fails, and later ones leave the exchange.
+    pub(super) async fn wait(mut self, limit: Option<Duration>) -> Result<RawAnswer<M>, Unanswered> {
         let closed = |_| Err(Unanswered::Failed(Error::lost(&self.shared.url, "the exchange was closed")));
-        answer.unwrap_or_else(closed)
+        let Some(limit) = limit else { return (&mut self.answer).await.unwrap_or_else(closed) };
+        let mut since = self.sent_at;
+        loop {
+            if let Ok(answer) = tokio::time::timeout_at(since + limit, &mut self.answer).await {
+                return answer.unwrap_or_else(closed);
+            }
+            // While data arrives, the server is busy with earlier requests.
+            since = since.max(self.shared.received.at());
+            if since.elapsed() >= limit {
+                let error = Error::silent(&self.shared.url, limit);
+                self.shared.leave(&mut self.shared.state.lock(), &error);
+                return Err(Unanswered::Failed(error));
+            }
+        }
     }
 }
 
 impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
-    /// Cancels the request if it has no answer yet.
+    /// Cancels the request if it has no answer yet. Leaves the exchange if the server is stuck.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
+        if let Some(limit) = self.silence
+            && state.pending.contains_key(&self.number)
+        {
+            // A worker may need long for an earlier request, and the server for none.
+            let waiting_since = if M::IN_ORDER { state.waiting_since } else { self.sent_at };
+            let silence = waiting_since.max(self.shared.received.at()).elapsed();
+            if silence >= limit {
+                self.shared.leave(&mut state, &Error::silent(&self.shared.url, silence));
+            }
+        }
         let State { pending, outgoing, .. } = &mut *state;
         if let Some(pending) = pending.get_mut(&self.number)
             && let Some(outgoing) = outgoing
@@ -193,6 +240,14 @@ impl<M: AnswerMetadata> Shared<M> {
             };
             // Fails if the caller was dropped.
             drop(pending.answer.send(Err(unanswered)));
+        }
+    }
+
+    /// Makes later requests open another exchange because of `error`, if there is another server. Requests in flight keep this one.
+    fn leave(&self, state: &mut State<M>, error: &Error) {
+        if self.limits.may_leave && state.outgoing.is_some() {
+            state.is_left = true;
+            state.failure.get_or_insert_with(|| error.clone());
         }
     }
 
@@ -235,11 +290,11 @@ struct Receiver<M: AnswerMetadata> {
 
 impl<M: AnswerMetadata> Receiver<M> {
     async fn run(mut self) {
-        let Limits { idle, answer } = self.shared.limits;
+        let Limits { idle, answer, .. } = self.shared.limits;
         let (failure, is_of_first) = loop {
             // Requests can be sent or cancelled while this waits.
             let Ok(message) = tokio::time::timeout(idle.min(answer), self.response.next()).await else {
-                let silence = self.response.received_at().elapsed();
+                let silence = self.response.received().at().elapsed();
                 if silence >= idle && self.shared.end_if_idle() {
                     return;
                 }

@@ -26,6 +26,11 @@ const KEYS: KeysMetadata = KeysMetadata { continue_on_error: true };
 /// as failed and is retried with delays.
 const MAX_RESENDS: u32 = 8;
 
+/// Shortest silence after which a lookup is sent to another server.
+const MIN_SILENCE: Duration = Duration::from_millis(100);
+/// Silence of a server with unanswered lookups after which a dropped lookup makes later ones leave it.
+const STUCK_SILENCE: Duration = Duration::from_secs(1);
+
 /// Lookups of the same columns of one dataset. Any number of lookups can be in flight. They share one DoExchange stream, which is
 /// closed after [`Config::idle_timeout`](crate::Config::idle_timeout) or on drop, and reopened when needed.
 pub struct Lookups {
@@ -92,13 +97,14 @@ impl Lookups {
     /// calls.
     ///
     /// Waits while [`Config::max_in_flight`](crate::Config::max_in_flight) lookups are in flight. Lookups of a
-    /// [`Client`](crate::Client) are retried, also on other servers, until the retry deadline. If the server sends nothing for
-    /// [`Config::attempt_timeout`](crate::Config::attempt_timeout), all lookups in flight fail or are retried. Cancel-safe;
-    /// dropping the future does not affect other lookups.
+    /// [`Client`](crate::Client) are retried, also on other servers, until the retry deadline. If there is another server, and this one
+    /// sends nothing for [`Config::attempt_timeout`](crate::Config::attempt_timeout) or, in the first round over the servers, for half of
+    /// the remaining time, the lookup and later ones are sent to the next server. Cancel-safe; dropping the future does not affect other
+    /// lookups.
     ///
     /// # Errors
     /// - [`Error::Request`] if the keys cannot be encoded.
-    /// - [`Error::Status`] if the server rejects the keys. Other lookups are not affected. A server of an earlier version ends the
+    /// - [`Error::Status`] if the server rejects the keys, or their message is larger than every server accepts; it is not sent then. Other lookups are not affected. A server of an earlier version ends the
     ///   exchange; the other lookups in flight are then sent again.
     /// - [`Error::BatchMismatch`] if the columns have changed with a new snapshot, or differ on another server. Open new lookups.
     /// - [`Error::RetryDeadlineExceeded`] if no server answered in time.
@@ -115,7 +121,8 @@ impl Lookups {
         let encoded = EncodedRows::new(keys)?;
         let route = self.requests.route();
         let timeout = timeout.min(route.config().retry_deadline);
-        let run = || route.run(self.requests.subject(), timeout, || self.attempt(&encoded, keys.num_rows()));
+        let attempt = |limit| self.attempt(&encoded, keys.num_rows(), limit);
+        let run = || route.run(self.requests.subject(), timeout, attempt);
         match run().await {
             // The token of the exchange has expired. A new exchange reads the token file again.
             Err(error) if route.config().can_renew_token(&error) => run().await,
@@ -123,9 +130,14 @@ impl Lookups {
         }
     }
 
-    async fn attempt(&self, encoded: &EncodedRows, keys: usize) -> Result<Found, Error> {
+    async fn attempt(
+        &self,
+        encoded: &EncodedRows,
+        keys: usize,
+        limit: Option<Duration>,
+    ) -> Result<Found, Error> {
         for _ in 0..=MAX_RESENDS {
-            match self.ask(encoded).await? {
+            match self.ask(encoded, limit).await? {
                 Ok(answer) => {
                     let (batch, metadata) = answer.into_rows(keys)?;
                     return Ok(Found { batch, metadata });
@@ -140,13 +152,14 @@ impl Lookups {
     async fn ask(
         &self,
         encoded: &EncodedRows,
+        limit: Option<Duration>,
     ) -> Result<Result<RawAnswer<LookupMetadata>, Unanswered>, Error> {
         let permit = self.requests.permit().await;
-        let exchange = self.requests.exchange().await?;
+        let exchange = self.requests.exchange(limit).await?;
         self.verify_schema(exchange.schema.as_ref())?;
-        match exchange.send(encoded, |_| KEYS.encode_to_vec(), permit) {
+        match exchange.send(encoded, |_| KEYS.encode_to_vec(), permit, Some(STUCK_SILENCE)) {
             Ok(pending) => {
-                let mut answer = pending.wait().await;
+                let mut answer = pending.wait(limit.map(|limit| limit.max(MIN_SILENCE))).await;
                 let failure = answer.as_mut().ok().and_then(|answer| answer.metadata.error.take());
                 let Some(failure) = failure else { return Ok(answer) };
                 let error = rejected(failure);
@@ -155,7 +168,11 @@ impl Lookups {
             }
             // The exchange has ended in the meantime, for example because the server has rejected another lookup.
             Err(Error::Lost { .. }) => Ok(Err(Unanswered::NotProcessed)),
-            Err(error) => Err(error),
+            Err(error) => {
+                // Another server may accept the size.
+                self.requests.leave_after(&exchange, &error);
+                Err(error)
+            }
         }
     }
 }

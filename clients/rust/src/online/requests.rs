@@ -1,6 +1,6 @@
 //! Requests of one kind, over successive exchanges.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use forebay_proto::v1::Command;
 use parking_lot::Mutex;
@@ -65,11 +65,13 @@ impl<M: AnswerMetadata> Requests<M> {
 
     /// Opens an exchange, with retries if the route has any, until the retry deadline.
     pub(super) async fn open(&self) -> Result<Arc<Exchange<M>>, Error> {
-        self.route().run(self.subject(), self.route().config().retry_deadline, || self.exchange()).await
+        let deadline = self.route().config().retry_deadline;
+        self.route().run(self.subject(), deadline, |limit| self.exchange(limit)).await
     }
 
-    /// Returns the open exchange. If necessary, opens one with a single attempt.
-    pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
+    /// Returns the open exchange. If necessary, opens one with a single attempt, which fails if the server sends nothing for `limit`;
+    /// see [`Route::open`].
+    pub(super) async fn exchange(&self, limit: Option<Duration>) -> Result<Arc<Exchange<M>>, Error> {
         let mut opening = match &mut *self.current.lock() {
             Current::Open(exchange) if exchange.is_open() && !self.returns_from(exchange) => {
                 return Ok(Arc::clone(exchange));
@@ -82,7 +84,7 @@ impl<M: AnswerMetadata> Requests<M> {
                     tracing::debug!(%error, "exchange failed; opening another one");
                     self.opener.route.failed(exchange.target, &error);
                 }
-                let opening = self.begin();
+                let opening = self.begin(limit);
                 *ended = Current::Opening(opening.clone());
                 opening
             }
@@ -115,12 +117,12 @@ impl<M: AnswerMetadata> Requests<M> {
     }
 
     /// Spawns a task that opens an exchange. The task ends early if all requests are dropped.
-    fn begin(&self) -> watch::Receiver<Option<Opening<M>>> {
+    fn begin(&self, limit: Option<Duration>) -> watch::Receiver<Option<Opening<M>>> {
         let (opener, current) = (Arc::clone(&self.opener), Arc::downgrade(&self.current));
         let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
             let opened = tokio::select! {
-                opened = opener.open() => opened.map(Arc::new),
+                opened = opener.open(limit) => opened.map(Arc::new),
                 () = sender.closed() => return,
             };
             let Some(current) = current.upgrade() else { return };
@@ -142,10 +144,11 @@ impl<M: AnswerMetadata> Requests<M> {
 
 impl ExchangeOpener {
     /// Opens an exchange with one attempt.
-    async fn open<M: AnswerMetadata>(&self) -> Result<Exchange<M>, Error> {
+    async fn open<M: AnswerMetadata>(&self, limit: Option<Duration>) -> Result<Exchange<M>, Error> {
         // Capacity for the schema, and for each permit a request, its cancellation, and the cancellation of the request before
         // it, which may be unsent when its permit is reused.
-        let mut opened = self.route.open(&self.command, 3 * self.capacity + 1, &self.slabs).await?;
+        let capacity = 3 * self.capacity + 1;
+        let mut opened = self.route.open(&self.command, capacity, &self.slabs, limit).await?;
         let schema = match M::IN_ORDER {
             true => {
                 let schema = opened.response.read_schema().await;
@@ -156,7 +159,8 @@ impl ExchangeOpener {
         // From here on, the exchange knows which answers are due.
         opened.response.limit_silence(None);
         let config = self.route.config();
-        let limits = Limits { idle: config.idle_timeout, answer: config.attempt_timeout };
+        let may_leave = self.route.targets() > 1;
+        let limits = Limits { idle: config.idle_timeout, answer: config.attempt_timeout, may_leave };
         Ok(Exchange::start(opened, schema, limits))
     }
 }

@@ -1,5 +1,7 @@
 //! A worker of a batch queue.
 
+use std::time::Duration;
+
 use arrow_schema::SchemaRef;
 use forebay_proto::v1::{BatchRequest, Command};
 use prost::Message as _;
@@ -116,21 +118,22 @@ impl Worker {
     /// Opens an exchange, until the retry deadline.
     async fn connect(&mut self) -> Result<(), Error> {
         let deadline = self.route.config().retry_deadline;
-        let running = self.route.run(&self.subject, deadline, || self.attempt()).await?;
+        let running = self.route.run(&self.subject, deadline, |limit| self.attempt(limit)).await?;
         self.schema = SchemaRef::clone(running.features.schema());
         self.running = Some(running);
         Ok(())
     }
 
-    async fn attempt(&self) -> Result<Running, Error> {
-        // Capacity for one reply per credit and the schema.
-        let opened = self.route.open(&self.command, self.credits + 1, &self.slabs).await?;
-        let OpenedExchange { outgoing, mut response, target } = opened;
+    async fn attempt(&self, limit: Option<Duration>) -> Result<Running, Error> {
+        // Capacity for one reply per credit, each with a schema.
+        let capacity = 2 * self.credits + 1;
+        let opened = self.route.open(&self.command, capacity, &self.slabs, limit).await?;
+        let OpenedExchange { outgoing, mut response, target, max_message_bytes } = opened;
         let schema = response.read_schema().await;
         let schema = schema.inspect_err(|error| self.route.failed(target, error))?;
         // The next batch may be long in coming.
         response.limit_silence(None);
-        let replies = Replies::new(response.url(), outgoing);
+        let replies = Replies::new(response.url(), outgoing, max_message_bytes);
         let prefetch = Config { prefetch_batches: self.credits as u64, ..(**self.route.config()).clone() };
         let source = FeatureStream { response, schema: SchemaRef::clone(&schema) };
         let features = Batches::receive(source, schema, &prefetch);

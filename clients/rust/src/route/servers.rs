@@ -216,6 +216,19 @@ impl Servers {
         }
     }
 
+    /// As [`connect`](Self::connect), within `limit`. After it, the next server is in use.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`Error::Lost`] after `limit`.
+    pub(crate) async fn connect_within(&self, limit: Duration) -> Result<(Transport, Target), Error> {
+        let server = self.shared.state.lock().server;
+        let connected = tokio::time::timeout(limit, self.connect()).await;
+        connected.unwrap_or_else(|_| {
+            self.leave(&mut self.shared.state.lock(), server);
+            Err(Error::silent(&self.shared.urls[server], limit))
+        })
+    }
+
     /// Connects to a server that is not one of the URLs, at the first of its addresses that accepts a connection.
     pub(crate) async fn dial(&self, url: &str) -> Result<Transport, Error> {
         let (transport, _) = dial(url, &mut Vec::new(), &self.shared.config).await?;

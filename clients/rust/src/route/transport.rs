@@ -42,6 +42,8 @@ const TRAINER_HEADER: &str = "forebay-trainer";
 const CANDIDATE_HEADER: &str = "forebay-candidate";
 /// Header with the zone of the client. The plan then contains locations in this zone.
 const ZONE_HEADER: &str = "forebay-zone";
+/// Header of a response of DoExchange with the maximum size of a message that the server receives, in bytes.
+const MAX_MESSAGE_HEADER: &str = "forebay-max-message-bytes";
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const DO_EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
 /// Size of the parts in which a set of values is sent, in bytes. Servers accept messages of 1 MiB by default.
@@ -121,7 +123,7 @@ impl Transport {
         let request = framed(&HealthCheck { service: String::new() })?;
         let path = "/grpc.health.v1.Health/Check";
         let body = match self.respond(path, self.headers()?, Body::new(Full::new(request))).await {
-            Ok(body) => body,
+            Ok(response) => response.into_body(),
             Err(error) if error.code() == Some(Code::Unimplemented) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -217,24 +219,27 @@ impl Transport {
             None => {}
         }
         let response = self.respond(DO_GET, headers, Body::new(Full::new(message))).await?;
-        Ok(Response::new(&self.url, response, &self.config, slabs))
+        Ok(Response::new(&self.url, response.into_body(), &self.config, slabs))
     }
 
-    /// Calls DoExchange with `command` as descriptor. Returns a sender of framed messages and the response, whose bodies are
-    /// received into `slabs`. The sender holds up to `capacity` messages that the connection has not read yet.
+    /// Calls DoExchange with `command` as descriptor. Returns a sender of framed messages, the response, whose bodies are received into
+    /// `slabs`, and the maximum size of a message that the server receives, if it says so. The sender holds up to `capacity` messages
+    /// that the connection has not read yet.
     pub(crate) async fn exchange(
         &self,
         command: &Command,
         capacity: usize,
         slabs: Slabs,
-    ) -> Result<(mpsc::Sender<Bytes>, Response), Error> {
+    ) -> Result<(mpsc::Sender<Bytes>, Response, Option<u64>), Error> {
         let descriptor = FlightDescriptor::new_cmd(Encoding::Protobuf.encode(command));
         let first = FlightData { flight_descriptor: Some(descriptor), ..FlightData::default() };
         let (sender, body) = RequestBody::new(capacity.saturating_add(1).min(Semaphore::MAX_PERMITS));
         // The server responds after it has received the descriptor.
         sender.try_send(framed(&first)?).expect("the capacity is at least one message");
         let response = self.respond(DO_EXCHANGE, self.headers()?, Body::new(body)).await?;
-        Ok((sender, Response::new(&self.url, response, &self.config, slabs)))
+        let limit =
+            response.headers().get(MAX_MESSAGE_HEADER).and_then(|limit| limit.to_str().ok()?.parse().ok());
+        Ok((sender, Response::new(&self.url, response.into_body(), &self.config, slabs), limit))
     }
 
     /// Calls DoPut with a set of values, in parts.
@@ -257,8 +262,13 @@ impl Transport {
         Ok(())
     }
 
-    /// Calls the method at `path` and returns the body of the response after its headers.
-    async fn respond(&self, path: &str, headers: MetadataMap, body: Body) -> Result<Body, Error> {
+    /// Calls the method at `path` and returns the response after its headers.
+    async fn respond(
+        &self,
+        path: &str,
+        headers: MetadataMap,
+        body: Body,
+    ) -> Result<http::Response<Body>, Error> {
         let mut request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/grpc")
             .header(http::header::TE, "trailers")
@@ -281,7 +291,7 @@ impl Transport {
                 response.status()
             )));
         }
-        Ok(response.into_body())
+        Ok(response)
     }
 
     /// Converts a status. A status with a source was created by this client after the connection was lost; others were sent by

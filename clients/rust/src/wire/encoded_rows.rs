@@ -51,6 +51,16 @@ pub(crate) struct SentSchema {
 }
 
 impl SentSchema {
+    /// Returns the schema; `None` if none was sent.
+    pub(crate) fn get(&self) -> Option<&SchemaRef> {
+        self.schema.as_ref()
+    }
+
+    /// Forgets the schema, so that the next rows may have another one.
+    pub(crate) fn reset(&mut self) {
+        self.schema = None;
+    }
+
     /// Returns the framed schema message that must precede rows of `schema`; `None` if it was sent before.
     ///
     /// # Errors

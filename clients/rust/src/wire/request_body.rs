@@ -9,6 +9,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
 use tokio::sync::mpsc;
+use tonic::Status;
 
 use crate::Error;
 
@@ -25,6 +26,24 @@ pub(crate) fn framed(message: &impl prost::Message) -> Result<Bytes, Error> {
     bytes.put_u32(prefix);
     message.encode(&mut bytes).expect("the buffer grows");
     Ok(bytes.freeze())
+}
+
+/// As [`framed`], for a message of rows to a server that receives at most `limit` bytes; `None` for no limit. `advice` ends the error.
+///
+/// # Errors
+/// As [`framed`]; [`Error::Status`] with `RESOURCE_EXHAUSTED` for a message that is too long.
+pub(crate) fn framed_within(
+    message: &impl prost::Message,
+    limit: Option<u64>,
+    advice: &str,
+) -> Result<Bytes, Error> {
+    let bytes = message.encoded_len() as u64;
+    if let Some(limit) = limit.filter(|limit| bytes > *limit) {
+        return Err(Error::Status(Status::resource_exhausted(format!(
+            "the message has {bytes} bytes, the limit of the server is {limit} (limits.max_exchange_bytes){advice}"
+        ))));
+    }
+    framed(message)
 }
 
 /// The body of a streaming request: framed messages, until all senders are dropped.

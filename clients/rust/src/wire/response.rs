@@ -1,10 +1,11 @@
 //! The messages of one gRPC response.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{Code, Status, body::Body};
 
@@ -20,16 +21,38 @@ pub(crate) struct Response {
     /// Rest of a data frame, after the end of a message.
     data: Option<Bytes>,
     /// Time of the last received frame.
-    received_at: Instant,
+    received_at: Received,
     /// Time without data after which reading fails; `None` for no limit.
     max_silence: Option<Duration>,
+}
+
+/// Time of the last data of a response, at first the time of the headers. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Received(Arc<Mutex<Instant>>);
+
+impl Received {
+    fn now() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Returns the time.
+    pub(crate) fn at(&self) -> Instant {
+        *self.0.lock()
+    }
 }
 
 impl Response {
     /// Creates a reader of `body`, a response from `url`. Message bodies are received into `slabs`.
     pub(crate) fn new(url: &str, body: Body, config: &Config, slabs: Slabs) -> Self {
         let parser = Parser::new(config, slabs);
-        Self { url: url.to_owned(), body, parser, data: None, received_at: Instant::now(), max_silence: None }
+        Self {
+            url: url.to_owned(),
+            body,
+            parser,
+            data: None,
+            received_at: Received::now(),
+            max_silence: None,
+        }
     }
 
     /// Returns the URL of the server.
@@ -42,9 +65,9 @@ impl Response {
         self.max_silence = limit;
     }
 
-    /// Returns the time of the last received data, at first the time of the headers.
-    pub(crate) fn received_at(&self) -> Instant {
-        self.received_at
+    /// Returns the time of the last received data.
+    pub(crate) fn received(&self) -> &Received {
+        &self.received_at
     }
 
     /// Reads the next message. Returns `None` at the end of a response with status `OK`. Cancel-safe.
@@ -68,7 +91,7 @@ impl Response {
                 }
                 None => self.body.frame().await,
             };
-            self.received_at = Instant::now();
+            *self.received_at.0.lock() = Instant::now();
             let frame = frame.ok_or_else(without_status)?;
             match frame.map_err(|error| Error::lost(&self.url, error))?.into_data() {
                 Ok(data) => self.data = Some(data).filter(|data| !data.is_empty()),

@@ -311,6 +311,58 @@ async fn metrics(server: &Server) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_moves_to_the_next_server_after_half_of_its_time_without_data() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 60).await;
+    // The first server is silent from the start, or after it has answered some lookups.
+    for after in [0, 50_000] {
+        let proxy = Proxy::before(&server, Fault::Stall(after)).await;
+        let urls = [proxy.url.clone(), server.grpc().url()];
+        let lookups = Client::new(urls, config()).unwrap().lookups(&wanted());
+        for expected in &expected {
+            let found = lookups.get_within(&keys(expected), Duration::from_secs(12)).await.unwrap();
+            assert_rows(&found, expected);
+        }
+        assert_eq!(proxy.connections.load(Ordering::Relaxed), 1, "the silent server is not asked again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lookups_of_short_timeouts_leave_a_server_that_is_silent_for_a_second() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 1).await;
+    let proxy = Proxy::before(&server, Fault::Stall(0)).await;
+    let urls = [proxy.url.clone(), server.grpc().url()];
+    let lookups = Client::new(urls, config()).unwrap().lookups(&wanted());
+    let answered =
+        async { while lookups.get_within(&keys(&expected[0]), Duration::from_millis(50)).await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(50), answered).await.expect("the next server answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_above_the_limit_of_a_message_are_rejected_before_they_are_sent() {
+    let folder = TempDir::new().unwrap();
+    let mut settings = settings(folder.path(), "cache");
+    settings.add_online(&["lineitem=l_orderkey,l_linenumber".to_owned()]).unwrap();
+    settings.limits.max_exchange_bytes = 1 << 16;
+    let server = Server::start(settings).await.unwrap();
+    let client = Client::new([server.grpc().url()], config()).unwrap();
+    let lookups = client.lookup(&wanted()).await.unwrap();
+    let expected = rows(&server, 1).await;
+    let many = vec![&keys(&expected[0]); 200].into_iter().cloned().collect::<Vec<_>>();
+    let many = arrow_select::concat::concat_batches(&many[0].schema(), &many).unwrap();
+    let error = lookups.get(&many).await.err().unwrap();
+    assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
+    assert!(
+        error.to_string().contains("the limit of the server is 65536 (limits.max_exchange_bytes)"),
+        "{error}"
+    );
+    assert_rows(&lookups.get(&keys(&expected[0])).await.unwrap(), &expected[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn repeatedly_lost_connections_only_delay_lookups() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;

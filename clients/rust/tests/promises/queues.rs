@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow_array::{Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
+use arrow_array::{Int64Array, RecordBatch, StringArray, cast::AsArray, types::Int64Type};
 use forebay::{QueueSpec, Server};
 use forebay_client::{
     Answer, Caller, Client, Config, Connection, Error, InferenceBatch, Worker, proto::v1::Lookup,
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
-use crate::common::{settings, stopped};
+use crate::common::{Fault, Proxy, settings, stopped};
 
 const KEY: &str = "l_orderkey";
 
@@ -27,8 +27,14 @@ fn config() -> Config {
 
 /// Starts a server with a queue whose feature is the key of each row.
 async fn server(folder: &TempDir, cache: &str) -> Server {
+    limited_server(folder, cache, None).await
+}
+
+/// As [`server`], with a limit for the size of messages in bytes.
+async fn limited_server(folder: &TempDir, cache: &str, max_exchange_bytes: Option<usize>) -> Server {
     let mut settings = settings(folder.path(), cache);
     settings.add_online(&[format!("lineitem={KEY}")]).unwrap();
+    settings.limits.max_exchange_bytes = max_exchange_bytes.unwrap_or(settings.limits.max_exchange_bytes);
     let features = Lookup { dataset: "lineitem".into(), columns: vec![KEY.into()], ..Lookup::default() };
     let mut queue = QueueSpec { features, ..QueueSpec::default() };
     queue.batching.default_timeout = Duration::from_secs(120);
@@ -141,6 +147,173 @@ async fn a_batch_without_a_reply_is_an_error_only_for_its_callers() {
         assert!(matches!(&error, Error::Request(message) if message.contains("began with")), "{error}");
     });
     assert!(other_columns.await.contains("other Int64"));
+}
+
+/// Returns a reply with a text of 10,000 bytes for each row.
+fn long_texts(work: &InferenceBatch) -> RecordBatch {
+    let texts = StringArray::from(vec!["x".repeat(10_000); work.metadata.valid_rows as usize]);
+    RecordBatch::try_from_iter([("text", Arc::new(texts) as _)]).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_above_the_limit_divides_its_batch_and_the_worker_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = limited_server(&folder, "cache", Some(1 << 16)).await;
+    let client = client(&[&server], config());
+    let caller = client.infer("ranker").await.unwrap();
+    // Either the first batch or the second one has at least seven requests.
+    let keys: Vec<_> = (0..14).map(|number| keys(number..number + 1)).collect();
+    let asked = join_all(keys.iter().map(|keys| caller.ask(keys, None)));
+    let mut worker = client.worker("ranker", 1).await.unwrap();
+    let (mut sizes, mut rejected) = (Vec::new(), 0);
+    let working = async {
+        while let Some(work) = worker.next().await.unwrap() {
+            if sizes.is_empty() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            sizes.push(work.metadata.valid_rows);
+            let rows = long_texts(&work);
+            match work.reply(&rows) {
+                Ok(()) => {}
+                Err(Error::Status(status)) if status.code() == Code::ResourceExhausted => rejected += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let asking = async {
+        for answer in asked.await {
+            assert_eq!(
+                answer.unwrap().rows.column("text").unwrap().as_string::<i32>().value(0).len(),
+                10_000
+            );
+        }
+        // A request whose own reply is too large fails with the sizes.
+        let error = caller.ask(&self::keys(0..10), None).await.err().unwrap();
+        assert_eq!(error.code(), Some(Code::Internal), "{error}");
+        let message = error.to_string();
+        assert!(message.contains("the reply of 10 rows is too large: the message has 100"), "{message}");
+        assert!(
+            message.contains("the limit of the server is 65536 (limits.max_exchange_bytes)"),
+            "{message}"
+        );
+        // The worker continues.
+        assert_eq!(answer_size(&caller).await, 10_000);
+    };
+    tokio::select! {
+        () = working => panic!("the worker ended"),
+        () = asking => {}
+    }
+    assert!(rejected > 0, "{sizes:?}");
+}
+
+/// Returns the size of the text of the answer to a request of one row.
+async fn answer_size(caller: &Caller) -> usize {
+    let answer = caller.ask(&keys(0..1), None).await.unwrap();
+    answer.rows.column("text").unwrap().as_string::<i32>().value(0).len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_of_a_failed_batch_may_have_any_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(&folder, "cache").await;
+    let client = client(&[&server], config());
+    let mut worker = client.worker("ranker", 1).await.unwrap();
+    let caller = client.infer("ranker").await.unwrap();
+    let keys = keys(0..3);
+    for _ in 0..2 {
+        let (asked, ()) = tokio::join!(caller.ask(&keys, None), async {
+            worker.next().await.unwrap().unwrap().fail(format!("first {} last", "x".repeat(400_000)));
+        });
+        let error = asked.err().unwrap();
+        assert_eq!(error.code(), Some(Code::Internal), "{error}");
+        assert!(error.to_string().contains("first x") && error.to_string().ends_with("x last"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_above_the_limit_fails_before_it_is_sent_and_others_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = ["first", "second"].map(|cache| limited_server(&folder, cache, Some(1 << 16)));
+    let [first, second] = limits;
+    let (first, second) = (first.await, second.await);
+    for servers in [vec![&first], vec![&first, &second]] {
+        let client = client(&servers, config());
+        let caller = client.infer("ranker").await.unwrap();
+        let keys = keys(0..3);
+        let (answer, working) = tokio::join!(caller.ask(&keys, None), async {
+            // The other request is in flight, because there is no worker.
+            let error = caller.ask(&self::keys(0..20_000), None).await.err().unwrap();
+            assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
+            assert!(error.to_string().contains("the limit of the server is 65536"), "{error}");
+            self::client(&[&first], config()).worker("ranker", 0).await.map(working).unwrap()
+        });
+        assert_doubled(&answer.unwrap(), &keys);
+        drop(working);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_finds_the_server_with_the_workers_whatever_the_order_of_its_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (server(&folder, "first").await, server(&folder, "second").await);
+    let _working = working(client(&[&first, &second], config()).worker("ranker", 0).await.unwrap());
+    let keys = keys(0..5);
+    for servers in [[&first, &second], [&second, &first]] {
+        let caller = client(&servers, config()).infer("ranker").await.unwrap();
+        for _ in 0..3 {
+            assert_doubled(&caller.ask(&keys, Some(Duration::from_secs(10))).await.unwrap(), &keys);
+        }
+    }
+    // A connection has no other server.
+    let connection = Connection::open(&second.grpc().url(), Arc::new(config())).await.unwrap();
+    let alone = connection.infer("ranker").await.unwrap();
+    let error = alone.ask(&keys, Some(Duration::from_secs(2))).await.err().unwrap();
+    assert_eq!(error.code(), Some(Code::Unavailable), "{error}");
+    assert!(error.to_string().contains("no worker serves the queue"), "{error}");
+    // A client of one server asks it again until the deadline.
+    let alone = client(&[&second], config()).infer("ranker").await.unwrap();
+    let error = alone.ask(&keys, Some(Duration::from_secs(2))).await.err().unwrap();
+    assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_sent_to_the_next_server_if_the_first_one_is_silent_from_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(&folder, "cache").await;
+    let silent = Proxy::before(&server, Fault::Stall(0)).await;
+    let _working = working(client(&[&server], config()).worker("ranker", 0).await.unwrap());
+    let urls = [silent.url.clone(), server.grpc().url()];
+    let caller = Client::new(urls, config()).unwrap().caller("ranker");
+    let keys = keys(0..5);
+    assert_doubled(&caller.ask(&keys, Some(Duration::from_secs(20))).await.unwrap(), &keys);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_of_python_values_have_the_types_of_the_first_reply() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(&folder, "cache").await;
+    let client = client(&[&server], config());
+    let mut worker = client.worker("ranker", 1).await.unwrap();
+    let caller = client.infer("ranker").await.unwrap();
+    let keys = keys(0..2);
+    let replies: [arrow_array::ArrayRef; 3] = [
+        Arc::new(arrow_array::Float64Array::from(vec![0.5, 1.0])),
+        Arc::new(Int64Array::from(vec![1, 2])),
+        Arc::new(arrow_array::NullArray::new(2)),
+    ];
+    for reply in replies {
+        let rows = RecordBatch::try_from_iter_with_nullable([("x", reply, true)]).unwrap();
+        let (answer, ()) = tokio::join!(caller.ask(&keys, None), async {
+            worker.next().await.unwrap().unwrap().reply(&rows).unwrap();
+        });
+        let answer = answer.unwrap();
+        let column = answer.rows.column("x").unwrap();
+        assert_eq!(column.data_type(), &arrow_schema::DataType::Float64);
+        assert_eq!(
+            column.null_count(),
+            if rows.column(0).data_type() == &arrow_schema::DataType::Null { 2 } else { 0 }
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
