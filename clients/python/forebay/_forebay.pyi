@@ -95,8 +95,8 @@ class InferenceBatch:
     def is_open(self) -> bool:
         """True until the batch has a reply or has failed."""
 
-    def reply(self, reply: Any) -> bool:
-        """Sends the rows of a reply. Returns False if the server of the batch is no longer connected."""
+    def reply(self, reply: Any) -> str | None:
+        """Sends the rows of a reply. Returns the reason if the reply was discarded although the worker can continue."""
 
     def fail(self, message: str) -> bool:
         """Fails the batch unless it already has a reply. Returns True if it had none."""

@@ -124,6 +124,9 @@ def connect(
     if isinstance(wait_for_server, bool):
         options["wait_for_server"] = retry_deadline if wait_for_server else 0
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    for url in urls:
+        if not isinstance(url, str):
+            raise RequestError(f"a URL is {url!r}, expected a string; pass several URLs as connect(*urls)")
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
     options["trusted_hosts"] = list(trusted_hosts)
@@ -518,6 +521,9 @@ def lookup_command(
     joins: Mapping[str, Mapping[str, Any]] | None,
 ) -> str:
     """Returns the command of a lookup as JSON. For the arguments, see `Client.lookup`."""
+    if max_age_seconds == 0:
+        # The protocol has no field for it: 0 means no limit.
+        raise RequestError("max_age_seconds is 0, expected seconds above 0, or None for no limit")
     joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
     optional = _given(max_age_seconds=max_age_seconds, key=arguments.texts("key", key), joins=joined)
     return to_json({"lookup": {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}})

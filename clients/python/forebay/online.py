@@ -80,19 +80,23 @@ class InferenceBatch(Rows):
     def reply(self, rows: Any) -> None:
         """Sends the reply, without waiting for the server.
 
-        If the server has disconnected, another worker receives the batch. The reply is then discarded with a warning in the log.
+        If the server has disconnected, another worker receives the batch. The reply is then discarded with a warning in the log. So is
+        a reply that is larger than `limits.max_exchange_bytes` of the server (16 MiB). The batch has then failed, and the server divides
+        its requests into smaller batches.
 
         Args:
             rows: One row per valid row, or one per row of the batch. A NumPy, PyTorch or JAX array of shape `[rows]`
                 or `[rows, values]` becomes the column `score`. A dict maps column names to arrays. An Arrow batch or table of
-                any library is sent unchanged. All replies to a queue must have the same columns.
+                any library is sent unchanged. All replies to a queue must have the same columns. 64-bit integers and floats, and columns of
+                None, are converted to the type of the first reply if it holds them exactly.
 
         Raises:
             RequestError: The rows do not match the batch. Its requests fail with this error.
             RuntimeError: The batch already has a reply.
         """
-        if not self._native.reply(sending.reply(rows)):
-            LOG.warning("reply discarded: the server has disconnected, another worker receives the batch")
+        discarded = self._native.reply(sending.reply(rows))
+        if discarded is not None:
+            LOG.warning("reply discarded: %s", discarded)
 
     def fail(self, message: str) -> None:
         """Fails the requests of the batch. Has no effect after a reply.

@@ -12,7 +12,7 @@ use arrow_schema::{DataType, Field, Schema};
 use arrow_select::take::take;
 use pyo3::{
     prelude::*,
-    types::{PyBytes, PyList},
+    types::{PyBytes, PyList, PyString},
 };
 
 use crate::{
@@ -97,7 +97,7 @@ fn column_of(column: &Bound<'_, PyAny>) -> PyResult<(String, ArrayRef)> {
         let first = array.as_struct_opt().and_then(|frame| frame.columns().first()).cloned();
         return Ok((name, first.unwrap_or(array)));
     }
-    let array = listed(&values).ok_or_else(|| unsendable(column, &name, "has values of several types"))?;
+    let array = listed(&values).ok_or_else(|| unsendable(column, &name, why_unlisted(&values)))?;
     Ok((name, array))
 }
 
@@ -109,6 +109,17 @@ fn listed(values: &Bound<'_, PyAny>) -> Option<ArrayRef> {
     let values = values.extract::<Vec<Option<Bound<'_, PyBytes>>>>().ok()?;
     let values = values.iter().map(|value| value.as_ref().map(PyBytesMethods::as_bytes));
     Some(Arc::new(values.collect::<BinaryArray>()))
+}
+
+/// Returns why [`listed`] does not convert values: the end of a sentence about the column.
+fn why_unlisted(values: &Bound<'_, PyAny>) -> &'static str {
+    let is_broken = |value: PyResult<Bound<'_, PyAny>>| {
+        value.is_ok_and(|value| value.cast::<PyString>().is_ok_and(|text| text.to_cow().is_err()))
+    };
+    match values.try_iter().is_ok_and(|mut values| values.any(is_broken)) {
+        true => "has a text that UTF-8 cannot represent (a lone surrogate)",
+        false => "has values of several types",
+    }
 }
 
 /// Converts plain values in `bytes`, in row-major order, with one or two dimensions. `valid` has a byte per value, 0 for a null.

@@ -139,14 +139,21 @@ impl InferenceBatch {
         self.work.lock().is_some()
     }
 
-    /// Sends the rows of a reply. Returns false if the connection was lost; the server then assigns the batch to another worker.
-    fn reply(&self, py: Python<'_>, reply: &Bound<'_, PyAny>) -> PyResult<bool> {
+    /// Sends the rows of a reply. Returns None, or the reason why the reply was discarded although the worker can continue: the connection
+    /// was lost, so that the server assigns the batch to another worker, or the reply is larger than the server accepts.
+    fn reply(&self, py: Python<'_>, reply: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         let reply = rows(reply, SCORE)?;
         let work = self.take();
         let work = work.ok_or_else(|| PyRuntimeError::new_err("the batch already has a reply"))?;
         match work.reply(&reply) {
-            Ok(()) => Ok(true),
-            Err(Error::Lost { .. }) => Ok(false),
+            Ok(()) => Ok(None),
+            Err(Error::Lost { .. }) => {
+                Ok(Some("the server has disconnected, another worker receives the batch".into()))
+            }
+            Err(Error::Status(status)) => Ok(Some(format!(
+                "{}. The server divides the batch; lower max_batch_rows of the queue so that replies fit",
+                status.message()
+            ))),
             Err(error) => Err(raised(py, &error)),
         }
     }

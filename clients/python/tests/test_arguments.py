@@ -185,6 +185,11 @@ def test_a_loader_that_would_combine_batches_is_rejected(client: forebay.Client,
     assert len(list(torch.utils.data.DataLoader(ds, batch_size=None, num_workers=workers))) == 3
 
 
+def test_a_list_of_urls_is_an_error_that_says_how_to_pass_them() -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"a URL is \['grpc://a'\], expected a string; pass several URLs as connect\(\*urls\)"):
+        forebay.connect(["grpc://a"])  # type: ignore[arg-type]
+
+
 def test_open_names_itself_for_a_wrong_option_and_rejects_an_empty_path() -> None:
     with pytest.raises(TypeError, match=r"open\(\) got an unexpected keyword argument 'cache_dsk', did you mean 'cache_disk'\?"):
         forebay.open("x.parquet", cache_dsk="1GiB")

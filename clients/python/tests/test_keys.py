@@ -40,6 +40,11 @@ def test_integers_beyond_floats_find_their_rows(servers: dict[str, Server]) -> N
         assert found(servers, "ids", id=ids) == expected, ids
 
 
+def test_text_that_utf_8_cannot_represent_is_refused(servers: dict[str, Server]) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"column 'name' has a text that UTF-8 cannot represent \(a lone surrogate\)"):
+        found(servers, "names", name=["a", "\ud800"])
+
+
 def test_text_of_every_library_finds_its_rows(servers: dict[str, Server]) -> None:
     texts = ["b", "a", "c"]
     kinds: list[Any] = [texts, np.array(texts), np.array(texts, object), pa.array(texts), pa.array(texts).dictionary_encode()]

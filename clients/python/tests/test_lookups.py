@@ -124,6 +124,8 @@ def test_invalid_keys_are_an_error_and_the_next_lookup_succeeds(users: Server) -
         client.lookup("usrs", {"user_id": [1]})
     with pytest.raises(errors.RequestError, match="f9"):
         client.lookup("users", {"user_id": [1]}, columns=["f9"])
+    with pytest.raises(errors.RequestError, match="max_age_seconds is 0, expected seconds above 0, or None for no limit"):
+        look_up(client, [1], max_age_seconds=0)
     with pytest.raises(errors.SnapshotUnavailableError, match="max_age_seconds"):
         time.sleep(0.01)
         look_up(client, [1], max_age_seconds=1e-3)

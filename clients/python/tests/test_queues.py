@@ -174,6 +174,42 @@ def test_a_batch_without_a_reply_or_with_an_error_fails_alone(ranker: Server) ->
     assert client.infer("ranker", keys([4], [1]), timeout=60)["sum"].to_numpy().tolist() == [5]
 
 
+def test_a_reply_or_a_reason_that_is_too_large_does_not_end_the_loop(ranker: Server, caplog: pytest.LogCaptureFixture) -> None:
+    def large(batch: forebay.InferenceBatch) -> None:
+        if user_of(batch) == 9:
+            batch.fail("x" * 400_000)
+        else:
+            batch.reply(np.zeros((batch.valid_rows, 1 << 20), np.float32))
+
+    start_worker(ranker, large)
+    client = forebay.connect(ranker.location)
+    for _ in range(2):
+        with pytest.raises(forebay.RequestRejectedError, match=r"the limit of the server is 16777216 \(limits.max_exchange_bytes\)"):
+            client.infer("ranker", keys([1] * 5, [1] * 5), timeout=60)
+        with pytest.raises(forebay.RequestRejectedError, match="xxx"):
+            client.infer("ranker", keys([9], [1]), timeout=60)
+        assert client.infer("ranker", keys([2], [1]), timeout=60)["score"].to_numpy().shape == (1, 1 << 20)
+    assert "reply discarded: the message has " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        (["a", None], [None, None], [None, None]),
+        ([None, None], ["a", "b"], ["a", "b"]),
+        ([0.5, 1], [1, 1], [1.0, 1.0]),
+        ([1, 2], [3.0, None], [3, None]),
+        ([True, None], [None, None], [None, None]),
+    ],
+)
+def test_replies_of_values_keep_the_type_of_the_first_one(ranker: Server, first: list, then: list, expected: list) -> None:
+    start_worker(ranker, lambda batch: batch.reply({"label": then if user_of(batch) == 2 else first}))
+    client = forebay.connect(ranker.location)
+    for user, values in ((1, first), (2, expected), (1, first)):
+        answer = client.infer("ranker", keys([user, 1], [1, 1]), timeout=60)["label"].to_arrow().to_pylist()
+        assert answer == values and [type(value) for value in answer if user == 2] == [type(value) for value in values if user == 2]
+
+
 def ask(client: forebay.Client, user: int, answers: dict) -> threading.Thread:
     """Starts a request, whose answer or error is put into `answers`."""
 
