@@ -14,7 +14,7 @@ pub type Work = Box<dyn FnOnce() + Send>;
 
 /// Executor of CPU work, such as parsing a footer, for one tenant or flow. Cheap to clone.
 ///
-/// The default one is Tokio's blocking threads, which are shared by nobody's turn.
+/// The default one is Tokio's blocking threads, without turns.
 #[derive(Clone, Default)]
 pub struct Compute(Option<Arc<dyn Fn(Work) + Send + Sync>>);
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_is_not_started_and_a_stopped_executor_is_unavailable() {
+    async fn work_whose_result_is_not_awaited_is_not_started_and_a_stopped_executor_is_unavailable() {
         let queued: Arc<Mutex<Vec<Work>>> = Arc::default();
         let queue = Arc::clone(&queued);
         let compute = Compute::new(move |work| queue.lock().push(work));

@@ -29,7 +29,7 @@ const LZO: i64 = 3;
 /// Numbers of the codecs that the decoder knows.
 const KNOWN_CODECS: Range<i64> = 0..8;
 
-/// What the decoder cannot read of a footer.
+/// Parts of a footer that the decoder cannot read.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignColumns {
     /// Positions in the schema of the elements whose names are not UTF-8. The root has position 0.

@@ -73,7 +73,7 @@ async fn each_snapshot_in_memory_is_charged_until_its_last_use() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_does_not_fit_beside_its_snapshot_is_not_read() {
+async fn a_manifest_that_does_not_fit_next_to_its_snapshot_is_not_read() {
     let budget = Budget::new(1 << 20);
     let fixture = charged(&budget);
     let id = fixture.take().await.unwrap().id().to_owned();
