@@ -12,10 +12,10 @@ use std::time::Duration;
 use arrow_flight::FlightData;
 use forebay_proto::{Encoding, v1::Command};
 use futures::{StreamExt, stream as streams};
-use tonic::{Code, Response, Status, Streaming};
+use tonic::{Response, Status, Streaming};
 
 pub(super) use self::route::ExchangeRoute;
-use self::stream::{Exchange, Messages};
+use self::stream::{Exchange, Messages, is_too_long};
 use super::{Context, incoming::Unlimited};
 use crate::{
     Error,
@@ -48,11 +48,6 @@ fn with_setting(status: Status) -> Status {
         "{} (limits.max_exchange_bytes); send fewer rows at a time",
         status.message()
     ))
-}
-
-/// Returns true if a status says that a message is longer than the limit.
-fn is_too_long(status: &Status) -> bool {
-    status.code() == Code::OutOfRange
 }
 
 /// Answers a DoExchange stream.

@@ -6,7 +6,7 @@ use arrow_schema::Schema;
 use forebay_inference::Answer;
 use forebay_proto::{Encoding, code_name, v1::Failure};
 use futures::stream::BoxStream;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{
     Error,
@@ -19,6 +19,11 @@ use crate::{
 
 /// Messages of a stream, in either direction.
 pub(in crate::flight) type Messages = BoxStream<'static, Result<FlightData, Status>>;
+
+/// Returns true if a status says that a message is longer than the limit.
+pub(super) fn is_too_long(status: &Status) -> bool {
+    status.code() == Code::OutOfRange
+}
 
 /// A running DoExchange stream.
 pub(super) struct Exchange {

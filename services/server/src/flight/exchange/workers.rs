@@ -19,8 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{
-    is_too_long, reply_rows,
-    stream::{Exchange, Messages, message, schema_message},
+    reply_rows,
+    stream::{Exchange, Messages, is_too_long, message, schema_message},
 };
 use crate::{
     Error,
