@@ -3,13 +3,15 @@ except for the files in `DIFFERENT`.
 
 The environment variable PARQUET_TEST_DATA is the folder `data` of a checkout of https://github.com/apache/parquet-testing, as in the
 tests of Arrow. Other folders of the checkout are read, too, if they exist. `DIFFERENT` was made with its commit 1a2a751.
+
+`parquet_outcomes.txt` has the outcome of each file of the folders `data` and `bad_data`. FOREBAY_BLESS=1 writes it anew.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,9 +66,9 @@ def read(path: Path) -> pa.Table | Exception:
         return error
 
 
-def stream(client: Client, dataset: str) -> pa.Table | Exception:
+def stream(client: Client, dataset: str, **request: Any) -> pa.Table | Exception:
     try:
-        return client.table(dataset=dataset, batch_size=137, shuffle={"none": {}})
+        return client.table(dataset=dataset, batch_size=137, shuffle={"none": {}}, **request)
     except FAILURES as error:
         return error
 
@@ -83,6 +85,47 @@ def difference(got: pa.Table | Exception, expected: pa.Table | Exception) -> str
         if not same_type(received.type, wanted.type):
             return f"{received}, expected {wanted}"
     return None if digest_of(got.to_batches()) == digest_of(expected.to_batches()) else "other values"
+
+
+OUTCOMES = Path(__file__).with_name("parquet_outcomes.txt")
+LISTED = ("data", "bad_data")
+
+
+def kind_of(error: Exception) -> str:
+    """Returns what the server says about a file or column that it rejects."""
+    kinds = {"DATA_LOSS": ("corrupt", " is corrupt"), "FAILED_PRECONDITION": ("not supported", " is not supported")}
+    status = status_of(error)
+    kind, words = kinds.get(status, (status, ""))
+    assert words in str(error), f"{status} without '{words}': {error}"
+    return kind
+
+
+def outcome(client: Client, dataset: str, path: Path) -> str:
+    """Returns `readable`, the kind of the rejection of the whole file, or that of each rejected column if others are readable."""
+    got = stream(client, dataset)
+    if not isinstance(got, Exception):
+        return "readable"
+    try:
+        names = pq.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        names = []
+    alone = {name: stream(client, dataset, columns=[name]) for name in names}
+    rejected = {name: kind_of(each) for name, each in alone.items() if isinstance(each, Exception)}
+    if len(rejected) == len(names):
+        return kind_of(got)
+    return ", ".join(f"column {name} is {kind}" for name, kind in rejected.items())
+
+
+def test_every_file_has_its_listed_outcome(client: Client) -> None:
+    found = {
+        name: outcome(client, f"file-{number}", path)
+        for number, (name, path) in enumerate(FILES.items())
+        if name.partition("/")[0] in LISTED
+    }
+    text = "".join(f"{name}: {each}\n" for name, each in found.items())
+    if os.environ.get("FOREBAY_BLESS"):
+        OUTCOMES.write_text(text)
+    assert text.splitlines() == OUTCOMES.read_text().splitlines(), "FOREBAY_BLESS=1 writes the outcomes of all files"
 
 
 def test_the_folder_is_parquet_testing() -> None:

@@ -149,8 +149,9 @@ class Grammar:
             return literals.null(first.family)
         if chance < 0.65:
             return self.literal(first)
-        if first.family in ("date", "naive") and chance < 0.75:
-            return self.column(self.rng.choice([name for name in ("date", "naive") if name in self.of]))
+        if first.family in ("date", "naive") and chance < 0.8:
+            other = self.column(self.rng.choice([name for name in ("date", "naive") if name in self.of]))
+            return other if chance < 0.72 else self.literal(other)
         return self.value(first.family, depth - 1)
 
     def literal(self, partner: Node) -> Node:

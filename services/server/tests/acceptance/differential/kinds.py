@@ -135,7 +135,7 @@ def time_of_day(arrow: pa.DataType) -> Kind:
 
 
 def date(arrow: pa.DataType) -> Kind:
-    values = (0, -1, 1, 11_016, 18_000, -719_162, 2_932_896)
+    values = (0, -1, 1, 11_016, 18_000, -719_162, 2_932_896, 2**31 - 2, -(2**31) + 2)
     return Kind(str(arrow).split("[")[0], arrow, "date", values, lambda rng: rng.randint(-20_000, 30_000))
 
 

@@ -13,6 +13,7 @@ from differential.kinds import NANOSECONDS, Kind
 
 EPOCH = datetime.datetime(1970, 1, 1)
 # Years 1 to 9999.
+DAY_NS = 86_400 * 10**9
 FIRST_NS, LAST_NS = -62_135_596_800 * 10**9, 253_402_300_799 * 10**9
 FAR = ("1e30", "-1e30", "1e300", "9223372036854775808", "18446744073709551616", "-9223372036854775809", "0.1", "1e-30", "-0.0")
 
@@ -88,15 +89,23 @@ DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def near_time(rng: random.Random, kind: Kind, value: int) -> Node:
-    return literal("time", f"TIME '{clock(value, DIGITS[kind.arrow.unit])}'", value)
+    value, digits = close_time(rng, kind, value, 0, DAY_NS - 1)
+    return literal("time", f"TIME '{clock(value, digits)}'", value, f"TIME_NS '{clock(value, digits)}'" if digits == 9 else "")
+
+
+def close_time(rng: random.Random, kind: Kind, value: int, least: int, most: int) -> tuple[int, int]:
+    """Returns a time that is equal or close to `value`, and the number of digits of its seconds, which can be more than the type has."""
+    unit = kind.arrow.unit if rng.random() < 0.7 else rng.choice([*NANOSECONDS])
+    each = NANOSECONDS[unit]
+    moved = value + rng.choice([0, 0, 0, each, -each])
+    return min(max(moved, least), most) // each * each, DIGITS[unit]
 
 
 def near_timestamp(rng: random.Random, kind: Kind, value: int) -> Node:
-    unit = kind.arrow.unit
-    value = min(max(value, FIRST_NS), LAST_NS) // NANOSECONDS[unit] * NANOSECONDS[unit]
-    days, rest = divmod(value, 86_400 * 10**9)
+    value, digits = close_time(rng, kind, value, FIRST_NS, LAST_NS)
+    days, rest = divmod(value, DAY_NS)
     day = EPOCH + datetime.timedelta(days=days)
-    moment = f"{day.year:04d}-{day.month:02d}-{day.day:02d} {clock(rest, DIGITS[unit])}"
+    moment = f"{day.year:04d}-{day.month:02d}-{day.day:02d} {clock(rest, digits)}"
     if kind.family == "zoned":
-        return literal("zoned", f"TIMESTAMPTZ '{moment}+00:00'", value)
-    return literal("naive", f"TIMESTAMP '{moment}'", value, f"TIMESTAMP_NS '{moment}'" if unit == "ns" else "")
+        return literal("zoned", f"TIMESTAMPTZ '{moment}+00:00'", value, f"TIMESTAMPTZ_NS '{moment}+00:00'" if digits == 9 else "")
+    return literal("naive", f"TIMESTAMP '{moment}'", value, f"TIMESTAMP_NS '{moment}'" if digits == 9 else "")
