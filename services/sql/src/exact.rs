@@ -8,7 +8,7 @@
 //! - Two types with a common type that represents all of their values are left to DataFusion.
 //! - For other types, a [function] orders the values exactly.
 //!
-//! Dates and times are numbers of seconds: integers with the scale of their unit.
+//! Dates and times are numbers of seconds: integers with the scale of their unit. Intervals are, too, but different ones can be equal.
 
 use arrow_schema::{DECIMAL256_MAX_PRECISION, DataType};
 use datafusion_common::{
@@ -106,7 +106,7 @@ fn compared(left: Expr, op: Operator, right: Expr, scope: Scope<'_>) -> Result<E
 /// Returns true if DataFusion compares values of two types in a type that represents all of them.
 fn have_exact_type(a: &DataType, b: &DataType) -> bool {
     if a == b {
-        return true;
+        return !is_interval(a);
     }
     if let (Some((a_whole, a_fraction)), Some((b_whole, b_fraction))) = (decimal_digits(a), decimal_digits(b))
     {
@@ -117,6 +117,11 @@ fn have_exact_type(a: &DataType, b: &DataType) -> bool {
         }
     }
     binary_numeric_coercion(a, b).is_some_and(|common| widens(a, &common) && widens(b, &common))
+}
+
+/// Returns true for intervals. DataFusion compares months first, then days, then the rest: 24 hours differ from a day.
+fn is_interval(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Interval(_))
 }
 
 /// The operator for exchanged sides.
@@ -140,10 +145,12 @@ fn with_number(
     scope: Scope<'_>,
 ) -> Result<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    let (Some(found), Some(least)) = (place(number, data_type), place::least(data_type)) else {
-        return Ok(binary(value, op, literal));
-    };
     let value = value.cast_to(data_type, scope.schema)?;
+    let (Some(found), Some(least)) = (place(number, data_type), place::least(data_type)) else {
+        // Different intervals can be equal.
+        let exact = function::compared(value.clone(), op, literal.clone());
+        return Ok(exact.unwrap_or_else(|| binary(value, op, literal)));
+    };
     let never = |value: Expr| binary(value, Lt, constant(least.clone()));
     let always = |value: Expr| binary(value, GtEq, constant(least.clone()));
     Ok(match (found, op) {
@@ -206,8 +213,11 @@ fn in_list(in_list: InList, scope: Scope<'_>) -> Result<Expr> {
     Ok(if negated { Expr::Not(Box::new(any)) } else { any })
 }
 
-/// Returns the items of a list that values of `data_type` can be equal to, if all items are constants.
+/// Returns the items of a list that values of `data_type` can be equal to, if all items are constants. `None` for intervals, too.
 fn of_type(list: &[Expr], data_type: &DataType, scope: Scope<'_>) -> Result<Option<Vec<Expr>>> {
+    if is_interval(data_type) {
+        return Ok(None);
+    }
     let mut of_type = Vec::with_capacity(list.len());
     for item in list {
         match scope.constant_for(item, data_type)?.and_then(|number| place(&number, data_type)) {
@@ -244,7 +254,7 @@ fn with_operand(case: Case, scope: Scope<'_>) -> Result<Expr> {
 /// A branch of `CASE`: the value or condition, and the result.
 type Branch = (Box<Expr>, Box<Expr>);
 
-/// Returns the branches with values in the type of the operand, if that is not a float type and has all of them. The operand is then
+/// Returns the branches with values in the type of the operand, if that is not a float or interval type and has all of them. The operand is then
 /// evaluated once.
 fn of_one_type(
     operand: &Expr,
@@ -252,7 +262,8 @@ fn of_one_type(
     branches: &[Branch],
     scope: Scope<'_>,
 ) -> Result<Option<Vec<Branch>>> {
-    if data_type.is_floating() || operand.get_type(scope.schema)? != *data_type {
+    let has_equal_values = data_type.is_floating() || is_interval(data_type);
+    if has_equal_values || operand.get_type(scope.schema)? != *data_type {
         return Ok(None);
     }
     let mut of_type = Vec::with_capacity(branches.len());

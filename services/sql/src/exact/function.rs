@@ -9,19 +9,23 @@ use arrow_array::{
         Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
         DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
         Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-        Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType,
-        TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
-        UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+        IntervalDayTimeType, IntervalMonthDayNanoType, IntervalYearMonthType, Time32MillisecondType,
+        Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+        TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+        UInt32Type, UInt64Type,
     },
 };
 use arrow_buffer::{BooleanBuffer, NullBuffer};
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 use datafusion_common::{Result, exec_err};
 use datafusion_expr::{
     ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-use super::{moment::DAY, order::Value};
+use super::{
+    moment::{DAY, of_day_time, of_interval, of_months},
+    order::Value,
+};
 
 /// Comparison operators and the names of their functions, which are part of identities. No expression can call a function by such a
 /// name.
@@ -134,7 +138,7 @@ impl Operand {
     }
 }
 
-/// Returns the value of each row. The value of a null is arbitrary. Dates and times are numbers of seconds.
+/// Returns the value of each row. The value of a null is arbitrary. Dates, times and intervals are numbers of seconds.
 fn values(array: &ArrayRef) -> Result<Box<dyn Fn(usize) -> Value + '_>> {
     use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     fn of<'a, T: ArrowPrimitiveType>(
@@ -183,6 +187,15 @@ fn values(array: &ArrayRef) -> Result<Box<dyn Fn(usize) -> Value + '_>> {
         DataType::Duration(Millisecond) => integers::<DurationMillisecondType>(array, 3),
         DataType::Duration(Microsecond) => integers::<DurationMicrosecondType>(array, 6),
         DataType::Duration(Nanosecond) => integers::<DurationNanosecondType>(array, 9),
+        DataType::Interval(IntervalUnit::YearMonth) => {
+            of::<IntervalYearMonthType>(array, |months| Value::Small(of_months(months), 9))
+        }
+        DataType::Interval(IntervalUnit::DayTime) => {
+            of::<IntervalDayTimeType>(array, |interval| Value::Small(of_day_time(interval), 9))
+        }
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            of::<IntervalMonthDayNanoType>(array, |interval| Value::Small(of_interval(interval), 9))
+        }
         other => return exec_err!("a value of type {other}, expected a number, a date or a time"),
     })
 }

@@ -1,8 +1,11 @@
-//! Dates, timestamps, times of day and durations as exact numbers.
+//! Dates, timestamps, times of day, durations and intervals as exact numbers.
 
 use std::fmt;
 
-use arrow_array::timezone::Tz;
+use arrow_array::{
+    timezone::Tz,
+    types::{IntervalDayTime, IntervalMonthDayNano},
+};
 use arrow_cast::parse::string_to_datetime;
 use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::ScalarValue;
@@ -25,7 +28,7 @@ pub(super) enum Class {
     Moment,
     /// Times of day, in seconds since midnight.
     Time,
-    /// Durations in seconds.
+    /// Durations and intervals in seconds. A month has 30 days, and a day 24 hours.
     Duration,
 }
 
@@ -36,7 +39,7 @@ impl Class {
             numeric if numeric.is_numeric() => Some(Self::Number),
             DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => Some(Self::Moment),
             DataType::Time32(_) | DataType::Time64(_) => Some(Self::Time),
-            DataType::Duration(_) => Some(Self::Duration),
+            DataType::Duration(_) | DataType::Interval(_) => Some(Self::Duration),
             _ => None,
         }
     }
@@ -119,9 +122,18 @@ impl Seconds {
         Some(Self { nanoseconds })
     }
 
-    /// Value of a date, timestamp, time of day or duration; `None` for nulls and values of other types.
+    /// Value of a date, timestamp, time of day, duration or interval; `None` for nulls and values of other types.
     pub(super) fn of_value(value: &ScalarValue) -> Option<Self> {
         let units = match value {
+            ScalarValue::IntervalYearMonth(months) => {
+                return Some(Self { nanoseconds: of_months((*months)?) });
+            }
+            ScalarValue::IntervalDayTime(interval) => {
+                return Some(Self { nanoseconds: of_day_time((*interval)?) });
+            }
+            ScalarValue::IntervalMonthDayNano(interval) => {
+                return Some(Self { nanoseconds: of_interval((*interval)?) });
+            }
             ScalarValue::Date32(days) => i128::from((*days)?) * DAY,
             ScalarValue::Time32Second(units) | ScalarValue::Time32Millisecond(units) => (*units)?.into(),
             ScalarValue::Date64(units)
@@ -159,6 +171,23 @@ impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}e-9", self.nanoseconds)
     }
+}
+
+/// Nanoseconds of an interval of months.
+pub(super) fn of_months(months: i32) -> i128 {
+    i128::from(months) * 30 * DAY * NANOSECONDS
+}
+
+/// Nanoseconds of an interval of days and milliseconds.
+pub(super) fn of_day_time(interval: IntervalDayTime) -> i128 {
+    i128::from(interval.days) * DAY * NANOSECONDS + i128::from(interval.milliseconds) * 1_000_000
+}
+
+/// Nanoseconds of an interval of months, days and nanoseconds.
+pub(super) fn of_interval(interval: IntervalMonthDayNano) -> i128 {
+    of_months(interval.months)
+        + i128::from(interval.days) * DAY * NANOSECONDS
+        + i128::from(interval.nanoseconds)
 }
 
 /// Returns the zone in which times without a zone are read, if such a time is compared with a timestamp of type `other` and is

@@ -1,6 +1,6 @@
 //! Sides of a comparison.
 
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::{Expr, ExprSchemable};
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
@@ -66,8 +66,8 @@ impl Scope<'_> {
         })
     }
 
-    /// The sides of a comparison, after a text has become a timestamp if the other side is one, and a time without a zone an instant if
-    /// the other side has a zone.
+    /// The sides of a comparison, after a text has become a timestamp if the other side is one, an interval if the other side is a duration or
+    /// an interval, and a time without a zone an instant if the other side has a zone.
     pub(super) fn sides(&self, left: Expr, right: Expr) -> Result<((Expr, Side), (Expr, Side))> {
         let (left_type, right_type) = (self.type_of(&left)?, self.type_of(&right)?);
         Ok((self.adapted(left, &left_type, &right_type)?, self.adapted(right, &right_type, &left_type)?))
@@ -86,6 +86,9 @@ impl Scope<'_> {
         let part = match other {
             DataType::Timestamp(_, zone) if own.is_string() => {
                 part.cast_to(&DataType::Timestamp(TimeUnit::Nanosecond, zone.clone()), self.schema)?
+            }
+            DataType::Duration(_) | DataType::Interval(_) if own.is_string() => {
+                part.cast_to(&DataType::Interval(IntervalUnit::MonthDayNano), self.schema)?
             }
             _ => part,
         };

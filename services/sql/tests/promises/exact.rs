@@ -16,6 +16,7 @@ use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use half::f16;
 
 mod fraction;
+mod lengths;
 mod moments;
 
 use fraction::{Exact, nearest_half};
