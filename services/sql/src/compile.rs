@@ -1,12 +1,12 @@
 //! Compilation of expressions: parsing, validation, type coercion and simplification.
 
-use std::{fmt, ops::ControlFlow, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
-    DFSchema, ScalarValue,
-    tree_node::{TreeNode, TreeNodeRecursion},
+    DFSchema, DataFusionError, ScalarValue,
+    tree_node::{Transformed, TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
     Expr, ExprSchemable, Operator, execution_props::ExecutionProps, expr::Like, simplify::SimplifyContext,
@@ -16,7 +16,6 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::{
     planner::{PlannerContext, SqlToRel},
     sqlparser::{
-        ast,
         parser::Parser,
         tokenizer::{Token, Tokenizer},
     },
@@ -33,8 +32,10 @@ use crate::{
     functions,
     growth::{BYTES_PER_VALUE, SLICE_COST, Sizes, wildcards},
     guard::guarded,
+    intervals::with_exact_sums,
     lower::{lowered, one_row, value_of},
     planner::Context,
+    supported::{check_supported, first_clause, first_unsupported},
     values::member::as_member,
 };
 
@@ -177,7 +178,7 @@ fn compile(text: &str, schema: &Schema, named: bool, sets: &[NamedSet]) -> Resul
         Expr::Alias(_) => return Err(Error::invalid("has an alias, expected none")),
         filter => ("filter".to_owned(), filter),
     };
-    check_pure(&logical)?;
+    check_supported(&logical)?;
     let Expanded { nodes, complexity } = Expanded::of(&logical);
     if nodes > MAX_NODES {
         return Err(Error::invalid(format!(
@@ -193,7 +194,8 @@ fn compile(text: &str, schema: &Schema, named: bool, sets: &[NamedSet]) -> Resul
     let whole = dfschema(schema)?;
     let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
     let simplifier = ExprSimplifier::new(context.clone());
-    let compared = with_exact_comparisons(logical, &whole, &simplifier)?;
+    let summed = with_exact_sums(logical, &whole)?;
+    let compared = with_exact_comparisons(summed, &whole, &simplifier)?;
     let coerced = resolved(simplifier.coerce(compared, &whole)?)?;
     let logical = lowered(coerced, &whole, &context)?;
     check_constants(&logical, &whole)?;
@@ -300,9 +302,12 @@ fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
             Expr::Like(like) => check_pattern(like, &row).err(),
             Expr::ScalarFunction(call) if functions::has_constant_arguments(call.name()) => {
                 match call.args[1..].iter().find(|argument| !matches!(argument, Expr::Literal(..))) {
-                    Some(argument) => {
-                        Some(Error::invalid(format!("{}: {argument} must be a constant", call.name())))
-                    }
+                    Some(argument) => Some(Error::invalid(match value_of(argument, &row) {
+                        Err(error) if argument.column_refs().is_empty() => {
+                            format!("{}: {}", call.name(), Error::from_evaluation(&error))
+                        }
+                        _ => format!("{}: {argument} must be a constant", call.name()),
+                    })),
                     None => {
                         let mut call = call.clone();
                         let null = ScalarValue::try_from(&call.args[0].get_type(schema)?)?;
@@ -343,6 +348,20 @@ fn check_pattern(like: &Like, row: &RecordBatch) -> Result<(), Error> {
     Ok(())
 }
 
+/// Replaces functions that the planner does not look up by name, such as those of `EXTRACT` and `POSITION`.
+fn with_own_functions(expression: Expr) -> Result<Expr, Error> {
+    let replaced = expression.transform_up(|part| match part {
+        Expr::ScalarFunction(mut call) => {
+            if let Some(own) = functions::all().get(call.name()) {
+                call.func = Arc::clone(own);
+            }
+            Ok(Transformed::yes(Expr::ScalarFunction(call)))
+        }
+        part => Ok(Transformed::no(part)),
+    });
+    Ok(replaced?.data)
+}
+
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {
     Ok(Arc::new(DFSchema::try_from(Schema::new(schema.fields().clone()))?))
 }
@@ -376,92 +395,26 @@ fn plan(text: &str, schema: &Schema, sets: &[NamedSet]) -> Result<Expr, Error> {
     );
     let schema = dfschema(schema)?;
     let clause = first_clause(&parsed.expr);
+    if let Some(why) = first_unsupported(&parsed.expr) {
+        return Err(Error::Invalid(why));
+    }
     let literals = Literals::of(&mut parsed.expr, sets)?;
     let mut context = PlannerContext::new().with_prepare_param_data_types(literals.types());
-    let planned = literals.restored(planner.sql_to_expr_with_alias(parsed, &schema, &mut context)?)?;
+    let planned = planner.sql_to_expr_with_alias(parsed, &schema, &mut context);
+    let planned = planned.map_err(|error| match error.find_root() {
+        // The message contains the syntax tree.
+        DataFusionError::NotImplemented(reason) if reason.starts_with("Unsupported ast node") => {
+            Error::invalid(format!("'{}' has syntax that is not supported", text.trim()))
+        }
+        _ => error.into(),
+    })?;
+    let planned = with_own_functions(literals.restored(planned)?)?;
     match clause {
         Some(call) => Err(Error::invalid(format!(
             "'{call}' is not an expression of one row, expected no clauses such as OVER, FILTER or DISTINCT"
         ))),
         None => Ok(planned),
     }
-}
-
-/// Returns the first call with a clause that applies to several rows, such as `OVER`. DataFusion's planner ignores the clauses of
-/// functions of one row.
-fn first_clause(parsed: &ast::Expr) -> Option<String> {
-    let found = ast::visit_expressions(parsed, |part| match part {
-        ast::Expr::Function(call) if has_clause(call) => ControlFlow::Break(call.to_string()),
-        _ => ControlFlow::Continue(()),
-    });
-    found.break_value()
-}
-
-fn has_clause(call: &ast::Function) -> bool {
-    let of_arguments = match &call.args {
-        ast::FunctionArguments::List(list) => list.duplicate_treatment.is_some() || !list.clauses.is_empty(),
-        _ => false,
-    };
-    of_arguments
-        || call.parameters != ast::FunctionArguments::None
-        || call.over.is_some()
-        || call.filter.is_some()
-        || call.null_treatment.is_some()
-        || !call.within_group.is_empty()
-}
-
-/// Allowed operators. Excluded are bit operators and regular expressions, whose pattern could be different and large per row.
-const ALLOWED: &[Operator] = &[
-    Operator::And,
-    Operator::Or,
-    Operator::Eq,
-    Operator::NotEq,
-    Operator::Lt,
-    Operator::LtEq,
-    Operator::Gt,
-    Operator::GtEq,
-    Operator::Plus,
-    Operator::Minus,
-    Operator::Multiply,
-    Operator::Divide,
-    Operator::Modulo,
-    Operator::StringConcat,
-    Operator::IsDistinctFrom,
-    Operator::IsNotDistinctFrom,
-];
-
-/// Checks that the expression depends on one row only.
-fn check_pure(expression: &Expr) -> Result<(), Error> {
-    let mut refused = None;
-    expression.apply(|part| {
-        let why = match part {
-            Expr::Alias(_)
-            | Expr::Column(_)
-            | Expr::Literal(..)
-            | Expr::Like(_)
-            | Expr::Not(_)
-            | Expr::IsNotNull(_)
-            | Expr::IsNull(_)
-            | Expr::IsTrue(_)
-            | Expr::IsFalse(_)
-            | Expr::IsUnknown(_)
-            | Expr::IsNotTrue(_)
-            | Expr::IsNotFalse(_)
-            | Expr::IsNotUnknown(_)
-            | Expr::Negative(_)
-            | Expr::Between(_)
-            | Expr::Case(_)
-            | Expr::Cast(_)
-            | Expr::TryCast(_)
-            | Expr::InList(_)
-            | Expr::ScalarFunction(_) => None,
-            Expr::BinaryExpr(binary) if ALLOWED.contains(&binary.op) => None,
-            other => Some(format!("'{other}' is not an expression of one row")),
-        };
-        refused = why;
-        Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    refused.map_or(Ok(()), |why| Err(Error::Invalid(why)))
 }
 
 /// Returns the type in which a computed type is delivered.

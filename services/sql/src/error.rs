@@ -2,6 +2,8 @@
 
 use datafusion_common::{DataFusionError, SchemaError};
 
+use crate::hints;
+
 /// Error of compiling or evaluating an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -47,5 +49,5 @@ fn message(error: &DataFusionError) -> String {
         ["Error during planning: ", "Execution error: ", "Arrow error: ", "SQL error: ", "Schema error: "];
     let strip = |message, prefix: &&str| str::strip_prefix(message, prefix).unwrap_or(message);
     let message = prefixes.iter().fold(message.as_str(), strip);
-    message.trim().to_owned()
+    hints::of_message(message.trim().to_owned())
 }

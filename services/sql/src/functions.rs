@@ -1,5 +1,5 @@
 //! Functions that expressions can call: DataFusion's pure functions whose result size is bounded by their arguments, and
-//! functions for feature engineering:
+//! functions for feature engineering. Some of DataFusion's functions are [evaluated in another way](changed).
 //!
 //! | function | result |
 //! |---|---|
@@ -19,11 +19,23 @@ use std::{
 use datafusion_expr::ScalarUDF;
 use datafusion_functions::{core, datetime, math, string, unicode};
 
+use crate::intervals;
+
 mod arguments;
+mod bin;
+mod bucketize;
+mod calendar;
+mod changed;
+mod epoch;
 pub(crate) mod get_field;
 mod hash_bucket;
 mod lists;
 mod numbers;
+mod part;
+mod partial;
+mod rounding;
+mod text;
+mod trunc;
 
 /// DataFusion's functions, each with true if its result is null exactly if an argument is null. Excluded are functions that are
 /// not pure, and functions with unbounded results, such as `repeat`.
@@ -128,7 +140,7 @@ pub(crate) fn has_constant_arguments(name: &str) -> bool {
 
 /// Returns true if the result of a function is null exactly if an argument is null.
 pub(crate) fn is_strict(name: &str) -> bool {
-    STRICT.contains(&name) || DATAFUSION.contains(&(name, true))
+    STRICT.contains(&name) || intervals::is_check(name) || DATAFUSION.contains(&(name, true))
 }
 
 /// Returns all functions, by name and by alias.
@@ -144,8 +156,9 @@ pub fn all() -> &'static BTreeMap<String, Arc<ScalarUDF>> {
         ];
         let is_listed = |name: &str| DATAFUSION.iter().any(|(listed, _)| *listed == name);
         let datafusion = datafusion.into_iter().flatten().filter(|function| is_listed(function.name()));
+        let datafusion = datafusion.map(changed::changed);
         let own = numbers::functions().into_iter().chain(lists::functions());
-        let own = own.chain([hash_bucket::function(), get_field::function()]);
+        let own = own.chain([bucketize::function(), hash_bucket::function(), get_field::function()]);
         let mut all = BTreeMap::new();
         for function in datafusion.chain(own) {
             for alias in function.aliases() {

@@ -25,12 +25,16 @@ mod expression_identity;
 pub mod functions;
 mod growth;
 mod guard;
+mod hints;
 mod identity;
+mod intervals;
 mod lower;
 mod nan;
 mod nulls;
 mod planner;
 mod prune;
+mod supported;
+mod time_of_day;
 mod values;
 
 use arrow_array::Array;

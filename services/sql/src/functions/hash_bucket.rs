@@ -12,11 +12,15 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, Int64Array, cast::AsArray, types::*};
 use arrow_cast::cast;
 use arrow_schema::DataType;
-use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_common::{Result, exec_datafusion_err, exec_err, plan_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::arguments::constant;
+use super::arguments::{constant, integer, integer_type};
+
+/// Names of the arguments.
+const BUCKETS: &str = "the number of buckets";
+const SEED: &str = "the seed";
 
 pub(super) fn function() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(HashBucket { signature: Signature::user_defined(Volatility::Immutable) }))
@@ -60,8 +64,9 @@ impl ScalarUDFImpl for HashBucket {
         if hash_type(x).is_none() {
             return plan_err!("hash_bucket: does not support values of type {x}");
         }
-        let numbers = std::iter::repeat_n(DataType::Int64, arguments.len() - 1);
-        Ok(std::iter::once(x.clone()).chain(numbers).collect())
+        let names = [BUCKETS, SEED].into_iter().zip(&arguments[1..]);
+        let numbers = names.map(|(name, data_type)| integer_type("hash_bucket", name, data_type));
+        std::iter::once(Ok(x.clone())).chain(numbers).collect()
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
@@ -69,15 +74,20 @@ impl ScalarUDFImpl for HashBucket {
     }
 
     fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let integer = |name: &str, argument| match constant("hash_bucket", name, argument)? {
-            ScalarValue::Int64(Some(value)) => Ok(value),
-            other => exec_err!("hash_bucket: {name} is {other}, expected an integer"),
+        let number = |name: &str, argument| {
+            let value = constant("hash_bucket", name, argument)?;
+            integer(&value)
+                .ok_or_else(|| exec_datafusion_err!("hash_bucket: {name} is {value}, expected an integer"))
         };
-        let buckets = integer("the number of buckets", &call.args[1])?;
-        let Some(buckets) = u64::try_from(buckets).ok().filter(|buckets| *buckets > 0) else {
-            return exec_err!("hash_bucket: the number of buckets is {buckets}, expected at least 1");
+        let buckets = number(BUCKETS, &call.args[1])?;
+        if buckets < 1 {
+            return exec_err!("hash_bucket: {BUCKETS} is {buckets}, expected at least 1");
+        }
+        // A bucket is a 64-bit integer with a sign.
+        let Some(buckets) = i64::try_from(buckets).ok().map(i64::unsigned_abs) else {
+            return exec_err!("hash_bucket: {BUCKETS} is {buckets}, expected at most {}", i64::MAX);
         };
-        let seed = call.args.get(2).map_or(Ok(0), |seed| integer("the seed", seed))? as u64;
+        let seed = call.args.get(2).map_or(Ok(0), |seed| number(SEED, seed))? as u64;
         let x = call.args[0].clone().into_array(call.number_rows)?;
         let bucket = |bytes: &[u8]| (xxh3_64_with_seed(bytes, seed) % buckets) as i64;
         Ok(ColumnarValue::Array(Arc::new(hash(&x, bucket)?)))

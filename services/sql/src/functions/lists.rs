@@ -6,13 +6,13 @@ use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, UInt64Arra
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
 use arrow_select::{concat::concat, take::take};
-use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_common::{Result, exec_err, plan_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
-use super::arguments::constant;
+use super::arguments::{constant, integer, integer_type};
 
 /// Maximum length to which lists are padded.
-const MAX_LEN: i64 = 65_536;
+const MAX_LEN: i128 = 65_536;
 
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     let function = |pads| {
@@ -46,9 +46,19 @@ impl ScalarUDFImpl for Resize {
             _ => None,
         };
         match (self.pads, arguments, list) {
-            (false, [_, _], Some((list, _))) => Ok(vec![list, DataType::Int64]),
-            (true, [_, _, _], Some((list, item))) => {
-                Ok(vec![list, DataType::Int64, item.data_type().clone()])
+            (false, [_, len], Some((list, _))) => {
+                integer_type(name, "the length", len)?;
+                Ok(vec![list, DataType::Int64])
+            }
+            (true, [_, len, value], Some((list, item))) => {
+                integer_type(name, "the length", len)?;
+                let item = item.data_type();
+                if !converts(value, item) {
+                    return plan_err!(
+                        "{name}: the value is of type {value}, expected {item}, the type of the items"
+                    );
+                }
+                Ok(vec![list, DataType::Int64, item.clone()])
             }
             (false, ..) => plan_err!("{name}: expected a list and a length"),
             (true, ..) => plan_err!("{name}: expected a list, a length and a value"),
@@ -67,9 +77,11 @@ impl ScalarUDFImpl for Resize {
 
     fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let name = self.name();
-        let len = match constant(name, "the length", &call.args[1])? {
-            ScalarValue::Int64(Some(len @ 0..)) if len <= MAX_LEN || !self.pads => len as usize,
-            other => return exec_err!("{name}: the length is {other}, expected 0 to {MAX_LEN}"),
+        let len = constant(name, "the length", &call.args[1])?;
+        let len = match integer(&len) {
+            Some(len @ 0..) if len <= MAX_LEN || !self.pads => usize::try_from(len).unwrap_or(usize::MAX),
+            _ if self.pads => return exec_err!("{name}: the length is {len}, expected 0 to {MAX_LEN}"),
+            _ => return exec_err!("{name}: the length is {len}, expected at least 0"),
         };
         let pad = match call.args.get(2) {
             Some(ColumnarValue::Scalar(value)) => Some(value.to_array()?),
@@ -83,6 +95,26 @@ impl ScalarUDFImpl for Resize {
         };
         Ok(ColumnarValue::Array(resized))
     }
+}
+
+/// Returns true if a value of type `from` can be converted to an item of type `to` without a loss, unless it is out of range.
+fn converts(from: &DataType, to: &DataType) -> bool {
+    from == to
+        || from.is_null()
+        || (from.is_integer() && to.is_numeric())
+        || (from.is_decimal() && to.is_decimal())
+        || (from.is_numeric() && to.is_floating())
+        || (from.is_string() && (to.is_string() || to.is_temporal()))
+        || (from.is_temporal() && to.is_temporal())
+        || (is_binary(from) && is_binary(to))
+        || (from.is_nested() && to.is_nested())
+}
+
+fn is_binary(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_)
+    )
 }
 
 /// Without `pad`: truncates each list to `len` items. With `pad`: extends each list with `pad` to `len` items.

@@ -1,25 +1,23 @@
-//! `log1p`, `clip`, `standardize` and `bucketize`.
+//! `log1p`, `clip` and `standardize`.
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray, cast::AsArray, types::*};
+use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray, cast::AsArray, types::*};
 use arrow_schema::DataType;
 use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, create_udf,
 };
 
-use super::arguments::constant;
+use super::arguments::{constant, integer, range};
 
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     let pure = Volatility::Immutable;
     let double = DataType::Float64;
     let log1p = create_udf("log1p", vec![double.clone()], double.clone(), pure, Arc::new(log1p));
-    let standardize =
-        create_udf("standardize", vec![double.clone(); 3], double.clone(), pure, Arc::new(standardize));
-    let bucketize = Bucketize { signature: Signature::variadic(vec![double], pure) };
+    let standardize = create_udf("standardize", vec![double.clone(); 3], double, pure, Arc::new(standardize));
     let clip = Clip { signature: Signature::user_defined(pure) };
-    [log1p, standardize, ScalarUDF::from(bucketize), ScalarUDF::from(clip)].map(Arc::new).into()
+    [log1p, standardize, ScalarUDF::from(clip)].map(Arc::new).into()
 }
 
 /// Returns the values of an argument. A constant gives one value. If all arguments are constants, DataFusion treats a result of one
@@ -53,43 +51,6 @@ fn standardize(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Bucketize {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Bucketize {
-    fn name(&self) -> &'static str {
-        "bucketize"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        if arguments.len() < 2 {
-            return plan_err!("bucketize: expected a number and at least one bound");
-        }
-        Ok(DataType::Int64)
-    }
-
-    fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let bounds: Vec<f64> = call.args[1..]
-            .iter()
-            .map(|bound| double("bucketize", "a bound", bound))
-            .collect::<Result<_>>()?;
-        if bounds.iter().any(|bound| bound.is_nan()) || !bounds.is_sorted_by(|a, b| a < b) {
-            return exec_err!("bucketize: the bounds {bounds:?} are not ascending");
-        }
-        let x = doubles(&call.args[0])?;
-        // Like numpy.digitize: NaN is above all bounds.
-        let bucket = |x: f64| bounds.partition_point(|bound| x.is_nan() || *bound <= x) as i64;
-        let buckets: Int64Array = x.unary(bucket);
-        Ok(ColumnarValue::Array(Arc::new(buckets)))
-    }
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
 struct Clip {
     signature: Signature,
 }
@@ -109,8 +70,11 @@ impl ScalarUDFImpl for Clip {
         if ![x, low, high].into_iter().all(known) {
             return plan_err!("clip: expected integers and floats, not {x}, {low} and {high}");
         }
-        let fits = x.is_floating() || (low.is_integer() && high.is_integer());
-        let common = if fits { x.clone() } else { DataType::Float64 };
+        if x.is_integer() && low.is_integer() && high.is_integer() {
+            // A bound may be beyond the type of x.
+            return Ok([x, low, high].map(Clone::clone).into());
+        }
+        let common = if x.is_floating() { x.clone() } else { DataType::Float64 };
         Ok(vec![common; 3])
     }
 
@@ -121,10 +85,15 @@ impl ScalarUDFImpl for Clip {
     fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let (low, high) =
             (constant("clip", "a bound", &call.args[1])?, constant("clip", "a bound", &call.args[2])?);
-        if !matches!(low.partial_cmp(&high), Some(order) if order.is_le()) {
+        let x = call.args[0].clone().into_array(call.number_rows)?;
+        let order = match (integer(&low), integer(&high)) {
+            (Some(low), Some(high)) => low.partial_cmp(&high),
+            _ => low.partial_cmp(&high),
+        };
+        if !matches!(order, Some(order) if order.is_le()) {
             return exec_err!("clip: low is {low}, expected at most high, {high}");
         }
-        let x = call.args[0].clone().into_array(call.number_rows)?;
+        let (low, high) = (bound_of(&low, x.data_type(), true)?, bound_of(&high, x.data_type(), false)?);
         let (low, high) = (low.to_array()?, high.to_array()?);
         let clipped: ArrayRef = match x.data_type() {
             DataType::Int8 => clip::<Int8Type>(&x, &low, &high),
@@ -141,6 +110,25 @@ impl ScalarUDFImpl for Clip {
         };
         Ok(ColumnarValue::Array(clipped))
     }
+}
+
+/// Returns a bound in type `of`. A low bound below all values becomes the least value, and a high bound above all values the greatest.
+///
+/// # Errors
+/// If all values of the type are on the other side of the bound, which is what they would become.
+fn bound_of(bound: &ScalarValue, of: &DataType, is_low: bool) -> Result<ScalarValue> {
+    let (Some(value), Some((least, greatest))) = (integer(bound), range(of)) else {
+        return Ok(bound.clone());
+    };
+    if (is_low && value > greatest) || (!is_low && value < least) {
+        return exec_err!("clip: the bound {bound} is beyond all values of type {of}");
+    }
+    let value = value.clamp(least, greatest);
+    let scalar = match i64::try_from(value) {
+        Ok(value) => ScalarValue::Int64(Some(value)),
+        Err(_) => ScalarValue::UInt64(Some(value as u64)),
+    };
+    scalar.cast_to(of)
 }
 
 /// Limits each value to low and high. NaN stays NaN.

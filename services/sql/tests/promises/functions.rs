@@ -153,7 +153,63 @@ fn numbers_of_every_type_are_standardized_and_divided_into_buckets_as_doubles() 
     }
     let largest = numbers::<UInt64Type>(u64::MAX);
     assert_eq!(shown(&evaluate("standardize(x, 0, 1)", &largest)), ["18446744073709552000", "NULL"]);
-    assert_eq!(shown(&evaluate("bucketize(x, 0, 1.8446744073709552e19)", &largest)), ["2", "NULL"]);
+    // The bound is 2^64.
+    assert_eq!(shown(&evaluate("bucketize(x, 0, 1.8446744073709552e19)", &largest)), ["1", "NULL"]);
+}
+
+#[test]
+fn bounds_beyond_the_type_limit_nothing() {
+    let tiny: ArrayRef = Arc::new(Int8Array::from(vec![i8::MIN, 0, i8::MAX]));
+    for (text, expected) in [
+        ("clip(x, -1000, 1000)", ["-128", "0", "127"]),
+        ("clip(x, -1000, 5)", ["-128", "0", "5"]),
+        ("clip(x, -5, 18446744073709551615)", ["-5", "0", "127"]),
+        ("clip(x, CAST(-1 AS SMALLINT), CAST(1 AS INT UNSIGNED))", ["-1", "0", "1"]),
+    ] {
+        let clipped = evaluate(text, &tiny);
+        assert_eq!(clipped.data_type(), &DataType::Int8, "{text}");
+        assert_eq!(shown(&clipped), expected, "{text}");
+    }
+    let large: ArrayRef = Arc::new(UInt64Array::from(vec![0, 9_007_199_254_740_993, u64::MAX]));
+    for (text, expected) in [
+        ("clip(x, -1, 1)", ["0", "1", "1"]),
+        ("clip(x, -1, 18446744073709551615)", ["0", "9007199254740993", "18446744073709551615"]),
+        (
+            "clip(x, 9007199254740994, 18446744073709551614)",
+            ["9007199254740994", "9007199254740994", "18446744073709551614"],
+        ),
+    ] {
+        assert_eq!(shown(&evaluate(text, &large)), expected, "{text}");
+    }
+}
+
+#[test]
+fn buckets_of_integers_are_exact() {
+    let signed: ArrayRef = Arc::new(Int64Array::from(vec![(1 << 53), (1 << 53) + 1, i64::MAX, i64::MIN]));
+    let unsigned: ArrayRef = Arc::new(UInt64Array::from(vec![(1 << 53), (1 << 53) + 1, u64::MAX, 0]));
+    for (text, x, expected) in [
+        ("bucketize(x, 9007199254740993)", &signed, ["0", "1", "1", "0"]),
+        ("bucketize(x, 9007199254740992.0, 9007199254740993)", &signed, ["1", "2", "2", "0"]),
+        ("bucketize(x, -9223372036854775808, 9223372036854775807)", &signed, ["1", "1", "2", "1"]),
+        ("bucketize(x, -1e300, 1e300)", &signed, ["1", "1", "1", "1"]),
+        ("bucketize(x, 9007199254740993, 18446744073709551615)", &unsigned, ["0", "1", "2", "0"]),
+        ("bucketize(x, -1, 0.5)", &unsigned, ["2", "2", "2", "1"]),
+    ] {
+        assert_eq!(shown(&evaluate(text, x)), expected, "{text}");
+    }
+    // The double below the bound, and the one above.
+    let doubles: ArrayRef =
+        Arc::new(Float64Array::from(vec![9_007_199_254_740_992.0, 9_007_199_254_740_994.0]));
+    assert_eq!(shown(&evaluate("bucketize(x, 9007199254740993)", &doubles)), ["0", "1"]);
+}
+
+#[test]
+fn the_seed_of_hash_bucket_can_be_any_64_bit_integer() {
+    let x = numbers::<Int64Type>(-7);
+    let largest = shown(&evaluate("hash_bucket(x, 1000, 18446744073709551615)", &x));
+    let expected = xxh3_64_with_seed(&(-7_i64).to_le_bytes(), u64::MAX) % 1000;
+    assert_eq!(largest, [expected.to_string().as_str(), "NULL"]);
+    assert_eq!(largest, shown(&evaluate("hash_bucket(x, 1000, -1)", &x)));
 }
 
 #[test]
@@ -216,6 +272,7 @@ fn wrong_arguments_are_refused_with_their_reason_when_the_expression_is_compiled
         Field::new("x", DataType::Float64, true),
         Field::new("half", DataType::Float16, true),
         Field::new("name", DataType::Utf8, true),
+        Field::new("tiny", DataType::Int8, true),
         Field::new("l", DataType::new_list(DataType::Int32, true), true),
     ]);
     for (text, reason) in [
@@ -238,7 +295,31 @@ fn wrong_arguments_are_refused_with_their_reason_when_the_expression_is_compiled
         ("standardize(x, 0, -0e0)", "a deviation other than 0"),
         ("bucketize(x)", "bucketize: expected a number and at least one bound"),
         ("bucketize(x, NULL)", "bucketize: a bound must be a constant and not null"),
-        ("bucketize(x, 1, 1)", "bucketize: the bounds [1.0, 1.0] are not ascending"),
+        ("bucketize(x, 1, 1)", "bucketize: the bounds [1, 1] are not ascending"),
+        ("bucketize(x, 1.0, 1)", "bucketize: the bounds [1.0, 1] are not ascending"),
+        ("bucketize(x, 9007199254740993, 9007199254740992.0)", "are not ascending"),
+        ("bucketize(name, 1)", "bucketize: expected numbers, not Utf8"),
+        ("clip(tiny, 1000, 2000)", "clip: the bound 1000 is beyond all values of type Int8"),
+        ("clip(tiny, -2000, -1000)", "clip: the bound -1000 is beyond all values of type Int8"),
+        ("clip(tiny, 1000, -1000)", "clip: low is 1000, expected at most high, -1000"),
+        (
+            "hash_bucket(x, 10.9)",
+            "hash_bucket: the number of buckets is of type Float64, expected an integer",
+        ),
+        ("hash_bucket(x, '10')", "hash_bucket: the number of buckets is of type Utf8, expected an integer"),
+        ("hash_bucket(x, 10, 1.9)", "hash_bucket: the seed is of type Float64, expected an integer"),
+        (
+            "hash_bucket(x, 9223372036854775808)",
+            "hash_bucket: the number of buckets is 9223372036854775808, expected at most 9223372036854775807",
+        ),
+        ("list_pad(l, 2, 'x')", "list_pad: the value is of type Utf8, expected Int32, the type of the items"),
+        (
+            "list_pad(l, 2, 1.5)",
+            "list_pad: the value is of type Float64, expected Int32, the type of the items",
+        ),
+        ("list_pad(l, 2, 3000000000)", "Can't cast value 3000000000 to type Int32"),
+        ("list_pad(l, 2.5, 0)", "list_pad: the length is of type Float64, expected an integer"),
+        ("list_truncate(l, 1.5)", "list_truncate: the length is of type Float64, expected an integer"),
         ("bucketize(x, CAST('NaN' AS DOUBLE))", "are not ascending"),
         ("hash_bucket(x)", "hash_bucket: expected a value, the number of buckets and an optional seed"),
         (

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod changed;
 mod compile;
 mod exact;
 mod functions;
@@ -9,6 +10,7 @@ mod fuzzed;
 mod identity;
 mod prune;
 mod rows;
+mod sums;
 
 use proptest::test_runner::Config;
 
