@@ -201,7 +201,7 @@ fn columns_that_no_request_names_are_neither_copied_nor_decoded() {
         column("nested", nested),
         column("id", DataType::Int64),
         column("text", DataType::Utf8),
-        column("id", DataType::Utf8),
+        column("more", DataType::Utf8),
         column("category", dictionary),
     ];
     // The other columns are malformed: they have too few bytes, are not UTF-8, and refer to values that do not exist.
@@ -224,8 +224,15 @@ fn columns_that_no_request_names_are_neither_copied_nor_decoded() {
     let error = read(named(&["id", "other"]), fields, &message).unwrap_err();
     assert_eq!(
         error,
-        "keys: there is no column 'other' among [\"id\", \"nested\", \"text\", \"id\", \"category\"]"
+        "keys: there is no column 'other' among [\"id\", \"nested\", \"text\", \"more\", \"category\"]"
     );
+}
+
+#[test]
+fn a_column_that_a_request_names_is_there_once() {
+    let fields = vec![column("id", DataType::Int64), column("id", DataType::Int64)];
+    let error = read(named(&["id"]), fields, &batch(0, &[], &[], vec![])).unwrap_err();
+    assert_eq!(error, "keys: there are several columns 'id', expected one");
 }
 
 #[test]
