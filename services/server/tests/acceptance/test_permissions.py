@@ -82,7 +82,7 @@ def infer_request(timeout_us: int) -> Any:
 # The status for each token: reader, stranger, worker, blind-worker, other-worker, unknown, none. A queue is hidden from tokens that may
 # not read its features. A permitted request is not answered, because no worker is connected.
 INFERENCE = {
-    "ModelInfer": (infer_request(1000), "DEADLINE_EXCEEDED"),
+    "ModelInfer": (infer_request(2_000_000), "UNAVAILABLE"),
     "ModelReady": (service_pb2.ModelReadyRequest(name="ranker"), ALLOWED),
     "ModelMetadata": (service_pb2.ModelMetadataRequest(name="ranker"), ALLOWED),
 }
