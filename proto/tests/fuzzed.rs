@@ -85,6 +85,7 @@ fn train() -> v1::Train {
         }],
         max_pack_rows: 64,
         semantics: Some(4),
+        values: vec![v1::NamedValues { name: "ids".into(), sha256: "5e".repeat(32), count: 100_000 }],
     }
 }
 
@@ -140,6 +141,7 @@ fn write_the_seeds_of_the_corpus() {
             url: "s3://bucket/rows".into(),
             key: vec!["user".into(), "item".into()],
             settings: r#"{"cache_memory": "1GiB"}"#.into(),
+            credentials: [("AWS_REGION".to_owned(), "eu-central-1".to_owned())].into(),
         };
         write(&format!("open.{extension}"), encoding.encode(&open));
         let pin = v1::PinLookupsRequest { dataset: "users".into(), snapshot: "previous".into() };
