@@ -61,15 +61,15 @@ impl Cluster {
         py: Python<'_>,
         request: &str,
         values: Vec<Py<ValueSet>>,
-        progress: Option<Bound<'_, PyAny>>,
+        progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Plan> {
         let train = train(request).map_err(|error| raised(py, &error))?;
-        let client = self.client.with_values(values.iter().map(|values| values.get().set()));
+        let client = self.client.with_values(values.into_iter().map(|values| values.get().set()));
         let latest: Mutex<Option<CountResult>> = Mutex::new(None);
         let planned = client.plan_watched(&train, |counted| *latest.lock() = Some(counted));
         let mut shown_at: Option<Instant> = None;
         let show = || {
-            let Some(progress) = &progress else { return Ok(()) };
+            let Some(progress) = progress else { return Ok(()) };
             if shown_at.is_some_and(|shown_at| shown_at.elapsed() < PROGRESS_INTERVAL) {
                 return Ok(());
             }

@@ -240,15 +240,17 @@ async fn a_request_above_the_limit_fails_before_it_is_sent_and_others_are_answer
         let client = client(&servers, config());
         let caller = client.infer("ranker").await.unwrap();
         let keys = keys(0..3);
-        let (answer, working) = tokio::join!(caller.ask(&keys, None), async {
+        let mut started = None;
+        let (answer, ()) = tokio::join!(caller.ask(&keys, None), async {
             // The other request is in flight, because there is no worker.
             let error = caller.ask(&self::keys(0..20_000), None).await.err().unwrap();
             assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
             assert!(error.to_string().contains("the limit of the server is 65536"), "{error}");
-            self::client(&[&first], config()).worker("ranker", 0).await.map(working).unwrap()
+            let worker = self::client(&[&first], config()).worker("ranker", 0).await.unwrap();
+            started = Some(working(worker));
         });
         assert_doubled(&answer.unwrap(), &keys);
-        drop(working);
+        drop(started);
     }
 }
 

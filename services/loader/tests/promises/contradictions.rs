@@ -9,7 +9,10 @@ use forebay_storage::Reader;
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
 use parquet::{
     arrow::ArrowWriter,
-    file::properties::{EnabledStatistics, WriterProperties},
+    file::{
+        metadata::ColumnChunkMetaData,
+        properties::{EnabledStatistics, WriterProperties},
+    },
 };
 
 use crate::fixture::{drain, job, loader, reader};
@@ -31,7 +34,7 @@ async fn changed(x: Int64Array, statistics: EnabledStatistics, change: impl FnOn
     let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), Some(properties.build())).unwrap();
     writer.write(&rows).unwrap();
     let metadata = writer.close().unwrap();
-    let pages = metadata.row_group(0).columns().iter().map(|column| column.byte_range());
+    let pages = metadata.row_group(0).columns().iter().map(ColumnChunkMetaData::byte_range);
     let end = pages.map(|(start, length)| start + length).max().unwrap() as usize;
     change(&mut bytes[end..]);
     let store = Arc::new(InMemory::new());

@@ -23,9 +23,10 @@ const PREFIX: &str = "in set ";
 /// Test of membership in a set.
 #[derive(Debug)]
 pub(crate) struct Member {
-    function: String,
+    /// Name of the function.
+    name: String,
     /// Name of the set in the expression.
-    pub(crate) name: String,
+    set_name: String,
     pub(crate) set: Arc<ValueSet>,
     /// The values of the type of the argument; `None` before it is known.
     typed: Option<(DataType, TypedSet)>,
@@ -36,7 +37,7 @@ pub(crate) struct Member {
 impl PartialEq for Member {
     fn eq(&self, other: &Self) -> bool {
         let data_type = |member: &Self| member.typed.as_ref().map(|(data_type, _)| data_type.clone());
-        self.function == other.function && data_type(self) == data_type(other)
+        self.name == other.name && data_type(self) == data_type(other)
     }
 }
 
@@ -44,7 +45,7 @@ impl Eq for Member {}
 
 impl Hash for Member {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.function.hash(state);
+        self.name.hash(state);
     }
 }
 
@@ -55,8 +56,8 @@ pub(crate) fn member_of(name: &str, set: &Arc<ValueSet>, value: Expr) -> Expr {
 
 fn call(name: &str, set: &Arc<ValueSet>, typed: Option<(DataType, TypedSet)>, value: Expr) -> Expr {
     let function = Member {
-        function: format!("{PREFIX}{}", set.sha256()),
-        name: name.to_owned(),
+        name: format!("{PREFIX}{}", set.sha256()),
+        set_name: name.to_owned(),
         set: Arc::clone(set),
         typed,
         signature: Signature::any(1, Volatility::Immutable),
@@ -79,7 +80,7 @@ pub(crate) fn as_member(call: &ScalarFunction) -> Option<(&Member, &Expr)> {
 /// # Errors
 /// If values of the set cannot be compared with the argument.
 pub(crate) fn with_type(test: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
-    let Some((Member { name, set, .. }, value)) = as_member(&test) else {
+    let Some((Member { set_name, set, .. }, value)) = as_member(&test) else {
         return Ok(Expr::ScalarFunction(test));
     };
     let data_type = value.get_type(schema)?;
@@ -89,12 +90,12 @@ pub(crate) fn with_type(test: ScalarFunction, schema: &DFSchema) -> Result<Expr>
     };
     let typed = TypedSet::new(set, &plain).map_err(|expected| {
         plan_datafusion_err!(
-            ":{name} has {}, and {value} is of type {data_type}, expected {expected}",
+            ":{set_name} has {}, and {value} is of type {data_type}, expected {expected}",
             set.what()
         )
     })?;
     let value = if plain == data_type { value.clone() } else { value.clone().cast_to(&plain, schema)? };
-    Ok(call(name, set, Some((plain, typed)), value))
+    Ok(call(set_name, set, Some((plain, typed)), value))
 }
 
 impl Member {
@@ -128,7 +129,7 @@ impl Member {
     }
 
     fn holds(&self, values: &ArrayRef) -> Result<BooleanArray> {
-        let Some((_, typed)) = &self.typed else { return exec_err!(":{} has no type", self.name) };
+        let Some((_, typed)) = &self.typed else { return exec_err!(":{} has no type", self.set_name) };
         let found = typed.search(values)?;
         let is_valid = |row| values.is_valid(row) && found(row).is_ok();
         Ok(BooleanArray::new(BooleanBuffer::collect_bool(values.len(), is_valid), values.nulls().cloned()))
@@ -137,7 +138,7 @@ impl Member {
 
 impl ScalarUDFImpl for Member {
     fn name(&self) -> &str {
-        &self.function
+        &self.name
     }
 
     fn signature(&self) -> &Signature {

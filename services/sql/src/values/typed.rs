@@ -364,7 +364,7 @@ fn floats(set: &ValueSet, data_type: &DataType) -> Option<TypedSet> {
     };
     let is_integer = !matches!(set.content(), Content::Floats);
     // A number beyond the range is equal to no float. Infinities are values only of sets of floats.
-    let is_value = |value: &f64| !value.is_nan() && !(is_integer && value.is_infinite());
+    let is_value = |value: &f64| !(value.is_nan() || is_integer && value.is_infinite());
     let mut values: Vec<f64> = (0..set.len()).map(value).filter(is_value).map(|value| value + 0.0).collect();
     values.dedup();
     Some(TypedSet::Floats(values))

@@ -132,8 +132,8 @@ fn lengths_are_exact_in_every_comparison_with_constants_and_statistics_agree_wit
                     let condition = format!("x {op} {literal}");
                     assert_eq!(conditions(&condition, &batch), expected, "{condition} of {of}");
                     let filter = Expression::filter(&condition, &batch.schema()).unwrap();
-                    for row in 0..column.len() {
-                        let kept = expected[row] == Some(true);
+                    for (row, expected) in expected.iter().enumerate() {
+                        let kept = *expected == Some(true);
                         let value = ScalarValue::try_from_array(&column, row).unwrap();
                         let is_null = value.is_null();
                         let ends = Ends((!is_null).then(|| (value.clone(), value)), (is_null, !is_null));
@@ -157,7 +157,7 @@ fn lengths_are_exact_in_every_comparison_with_constants_and_statistics_agree_wit
                 }
                 let either =
                     |value: &Option<i128>| value.map(|value| value == length || value == next_length);
-                let found: Vec<_> = values.iter().map(|value| either(value)).collect();
+                let found: Vec<_> = values.iter().map(either).collect();
                 let not_found: Vec<_> = found.iter().map(|found| found.map(|found| !found)).collect();
                 let case: Vec<_> = found.iter().map(|found| Some(found.unwrap_or(false))).collect();
                 let null: Vec<_> =
