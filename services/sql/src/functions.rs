@@ -1,5 +1,5 @@
 //! Functions that expressions can call: DataFusion's pure functions whose result size is bounded by their arguments, and
-//! functions for feature engineering. Some of DataFusion's functions are [evaluated in another way](changed).
+//! functions for feature engineering. Some of DataFusion's functions are evaluated in another way, see `changed`.
 //!
 //! | function | result |
 //! |---|---|
