@@ -130,9 +130,6 @@ def connect(
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
     options["trusted_hosts"] = list(trusted_hosts)
-    for url in urls:
-        if not isinstance(url, str):
-            raise TypeError(f"a URL is {url!r}, expected strings such as 'grpc://127.0.0.1:8815'")
     return Client(urls, options)
 
 

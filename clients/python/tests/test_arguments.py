@@ -102,7 +102,7 @@ def test_types_of_numpy_and_pytorch_are_types_of_tensors(client: forebay.Client)
 
 
 def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
-    with pytest.raises(TypeError, match="a URL is 8815, expected strings such as 'grpc://"):
+    with pytest.raises(forebay.errors.RequestError, match="a URL is 8815, expected a string"):
         forebay.connect(8815)  # type: ignore[arg-type]
     for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"a.parquet", "b'a.parquet'")):
         with pytest.raises(TypeError, match=f"url is {said}, expected the path or URL of a Parquet file"):

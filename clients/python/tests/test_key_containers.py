@@ -18,6 +18,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 import pyarrow.types as at  # noqa: E402
+
+PRECISION = decimal.getcontext().prec
 from differential.keys import DAY_NS, exact_keys, fitting, is_key, others, types_of_keys  # noqa: E402
 from differential.kinds import INTEGERS, NANOSECONDS, Kind, array_of, plain_values  # noqa: E402
 from differential.kinds import KINDS as ALL  # noqa: E402
@@ -25,7 +27,9 @@ from differential.kinds import KINDS as ALL  # noqa: E402
 import forebay  # noqa: E402
 from server import Pool  # noqa: E402
 
-pytestmark = pytest.mark.once
+# The differential tests compute in this precision, and set it for their whole process.
+EXACT_PRECISION = decimal.getcontext().prec
+decimal.getcontext().prec = PRECISION
 
 KINDS = {name: kind for name, kind in ALL.items() if is_key(kind)}
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -47,6 +51,13 @@ def plain_rows(kind: Kind) -> list[Any]:
 
 def rows_of(kind: Kind) -> list[Any]:
     return exact_keys(kind.arrow, plain_rows(kind))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exact_decimals() -> Iterator[None]:
+    with decimal.localcontext() as context:
+        context.prec = EXACT_PRECISION
+        yield
 
 
 @pytest.fixture(scope="module")
