@@ -151,7 +151,7 @@ def in_torch(kind: Kind, keys: list[Any], rng: random.Random) -> Iterator[Sent]:
 
 def in_series(library: str) -> Callable[[Kind, list[Any], random.Random], Iterator[Sent]]:
     def made(kind: Kind, keys: list[Any], rng: random.Random) -> Iterator[Sent]:
-        module = pytest.importorskip(library)
+        module = pytest.importorskip(library, reason=f"{library} is not in this environment; the other one has it")
         python, values = python_values(kind, keys)
         if kind.family not in ("date", "naive", "zoned"):
             arrays = [(array, there) for array, there in in_numpy(kind, keys, rng) if isinstance(array, np.ndarray)]

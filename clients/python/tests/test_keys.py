@@ -50,12 +50,12 @@ def test_text_of_every_library_finds_its_rows(servers: dict[str, Server]) -> Non
     kinds: list[Any] = [texts, np.array(texts), np.array(texts, object), pa.array(texts), pa.array(texts).dictionary_encode()]
     kinds += [pa.array(texts, pa.large_string()), pa.chunked_array([["b"], ["a", "c"]]), pa.array(texts, pa.string_view())]
     for name in ("polars", "pandas"):
-        library = pytest.importorskip(name)
+        library = pytest.importorskip(name, reason=f"{name} is not in this environment; the other one has it")
         kinds += [library.Series(texts)]
         table = library.DataFrame({"name": texts})
         rows = forebay.connect(servers["names"].location).lookup("names", table, columns=["row"])
         assert rows["row"].to_list() == [1, 0, None], name
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not in this environment; the other one has it")
     kinds += [pandas.Series(texts, dtype=pandas.ArrowDtype(pa.string())), pandas.Series(texts, dtype="category")]
     for texts_of_kind in kinds:
         assert found(servers, "names", name=texts_of_kind) == [1, 0, None], repr(texts_of_kind)
