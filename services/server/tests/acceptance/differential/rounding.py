@@ -26,5 +26,8 @@ def rounded(value: Decimal | int, bits: int) -> float:
             break
         exponent += 1
     quotient += 2 * rest > bottom or (2 * rest == bottom and quotient % 2)
-    magnitude = math.ldexp(quotient, exponent)
+    try:
+        magnitude = math.ldexp(quotient, exponent)
+    except OverflowError:
+        magnitude = math.inf
     return math.copysign(magnitude if magnitude <= largest else math.inf, exact)
