@@ -125,7 +125,7 @@ def test_a_training_with_values_resumes_at_another_server_and_sends_them_to_an_e
     assert resumed(second, values={"ids": keys}) == rest
     with pytest.raises(CheckpointMismatchError, match="values"):
         resumed(second, values={"ids": keys[:-1]})
-    # What a state has is used if the request has no filter.
+    # Without a filter in the request, the filter and the values of the state are used.
     assert resumed(second, filter=None) == rest
     explained = command("explain", "--job-name", "chosen", "--state", state, "--dataset", f"d={data['d']}", "--step", "0")
     assert "filter    id IN (:ids: 100000 values)" in explained.stdout, explained.stdout

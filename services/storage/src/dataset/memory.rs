@@ -27,7 +27,7 @@ impl SnapshotMemory {
 
     /// Raises the memory to `bytes`. Waits until streams have released as much. A smaller value has no effect.
     ///
-    /// What is held counts as long-lived from the beginning, so that two snapshots that are taken never wait for each other.
+    /// The memory counts as long-lived as soon as it is reserved. Two snapshots that are taken at once therefore never wait for each other.
     ///
     /// # Errors
     /// [`Error::Limit`] with both sizes, if lookups and snapshots leave less.

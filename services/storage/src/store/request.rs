@@ -136,7 +136,7 @@ pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<O
 /// Reads a whole object of any version once its bytes are charged to `memory`; `None` if there is no object.
 ///
 /// # Errors
-/// Those of the store, and [`Error::Limit`] if there is no memory.
+/// The errors of the store, and [`Error::Limit`] if the memory budget has no room for the object.
 pub(crate) async fn get_within(
     location: &Location,
     path: &Path,
