@@ -7,6 +7,7 @@ that `forebay.open` starts. Every other command, such as `python -m forebay serv
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 from forebay import local_commands, trial
@@ -25,6 +26,10 @@ def main() -> None:
     if sys.argv[1:2] == ["profile"]:
         trial.main(sys.argv[2:])
         return
+    if sys.argv[1:] in ([], ["-h"], ["--help"], ["help"]):
+        done = subprocess.run([found, *sys.argv[1:]])
+        print("\nCommand of the Python package:\n  profile    Compares a plain Parquet loader with Forebay; see `python -m forebay profile --help`")
+        sys.exit(done.returncode)
     os.execv(found, [found, *sys.argv[1:]])
 
 

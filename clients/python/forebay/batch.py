@@ -108,7 +108,10 @@ class Batch:
 
         Raises:
             KeyError: There is no such column.
+            TypeError: The name is no string, as in `x, y = batch`, which would unpack a sequence.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"a batch has columns by name, not by {name!r}: use batch[NAME] with one of {', '.join(self.keys())}")
         return Column(self._batch.column(name), self._cuda(), self._is_pinned)
 
     def _cuda(self) -> int | None:
@@ -245,12 +248,11 @@ class Batch:
         for name in self.keys():
             column = self[name]
             made[name] = convert(column)
-            mask = column.mask() if isinstance(missing, str) and missing == "mask" and column.nullable else None
-            if mask is None:
+            if not (isinstance(missing, str) and missing == "mask" and column.nullable):
                 continue
             if f"{name}_mask" in self:
                 raise ValueError(f"missing is 'mask', but '{name}_mask', the name of the mask of '{name}', is a column")
-            made[f"{name}_mask"] = of_mask(mask)
+            made[f"{name}_mask"] = of_mask(column._mask(made[name]))
         return made
 
     def to_arrow(self) -> pa.RecordBatch:

@@ -279,7 +279,7 @@ class Client:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given, or `partitions` is also in `shuffle`.
             ValueError: `output`, `strings`, `missing`, `device`, `device_prefetch`, `pin_memory`, `epochs`, `rank`, `world_size` or
                 `mesh` is invalid.
-            RequestError: `shuffle` is none of these.
+            RequestError: Another argument is invalid, such as an empty list of columns.
         """
         place = ranks.place(rank, world_size, mesh)
         if batch_size is None:
@@ -297,7 +297,7 @@ class Client:
             "seed": 0 if seed is None else arguments.whole_number("seed", seed),
             "lanes": arguments.whole_number("lanes", lanes, least=1),
             "epoch": arguments.whole_number("epoch", epoch),
-            **_projection(columns, tensors, select, filter),
+            **_projection(columns, tensors, select, filter, dedupe),
             **_given(
                 dedupe=arguments.tensors("dedupe", dedupe, "tensor"),
                 mix=_mixed(mix),
@@ -534,11 +534,22 @@ def is_low_priority(priority: str) -> bool:
 
 
 def _projection(
-    columns: str | Sequence[str] | None, tensors: Tensors | None, select: str | Sequence[str] | None, filter: str | None
+    columns: str | Sequence[str] | None,
+    tensors: Tensors | None,
+    select: str | Sequence[str] | None,
+    filter: str | None,
+    dedupe: Tensors | None = None,
 ) -> dict[str, Any]:
-    """Returns the given fields of a request that select columns and rows."""
+    """Returns the given fields of a request that select columns and rows.
+
+    Raises:
+        RequestError: `columns` is empty, and nothing else is selected. The protocol would return all columns.
+    """
+    plain = arguments.texts("columns", columns)
+    if plain == [] and not (tensors or select or dedupe):
+        raise RequestError("columns is empty, expected at least one column, or None for all of them")
     return _given(
-        columns=arguments.texts("columns", columns),
+        columns=plain,
         tensors=arguments.tensors("tensors", tensors, "name"),
         select=arguments.texts("select", select),
         filter=arguments.text("filter", filter),

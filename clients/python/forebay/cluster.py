@@ -9,6 +9,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from forebay import _forebay
+from forebay.errors import RequestError
 
 # Default of `retry_deadline` of the native client.
 DEFAULT_RETRY_DEADLINE_S = 300
@@ -67,16 +68,24 @@ def to_json(message: Any) -> str:
     """Returns a message as JSON.
 
     The protocol has strings for NaN and the infinities, because JSON has no such numbers. Scalars and arrays of NumPy are Python's.
+
+    Raises:
+        RequestError: A text has a lone surrogate, which no encoding of Unicode can represent.
     """
     return json.dumps(_plain(message), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
     """Replaces NaN and the infinities by their strings, and values of NumPy by Python's."""
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"the text {value!r} has a character that UTF-8 cannot represent (a lone surrogate)") from None
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):

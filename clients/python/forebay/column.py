@@ -98,8 +98,9 @@ class Column:
                 null is None.
             missing: Representation of the nulls of numbers, booleans, decimals and times. `"keep"`: a masked element for
                 integers and booleans, NaN for floats and decimals, NaT for times. `"nan"`: NaN also for integers and booleans,
-                which become float64. `"mask"`: 0; see `mask`. A number: this number, for which a type that cannot hold it is
-                promoted as by NumPy. A time takes an integer in its unit, otherwise NaT.
+                which become float64. `"mask"`: 0; see `mask`. A number: this number, for which integers that cannot hold it are
+                promoted as by NumPy, or to float64 for a fraction. A time takes an integer in its unit, otherwise NaT. Nulls of text
+                and of nested values always are None.
 
         Returns:
             An array of numbers, of bool, of `datetime64` for dates and timestamps, of `timedelta64` for times and durations, or
@@ -204,13 +205,17 @@ class Column:
         """
         return self._on_host().objects()
 
-    def mask(self) -> np.ndarray | None:
-        """Returns an array of bool that is False for each null: of the shape of `to_numpy`, or one per row for lists.
+    def mask(self) -> np.ndarray:
+        """Returns an array of bool that is False for each null: of the shape of `to_numpy`, or one per row for lists, text and nested values.
 
-        None for text and nested values, whose nulls are None. Always in host memory.
+        Always in host memory.
         """
+        return self._mask(None)
+
+    def _mask(self, converted: Any) -> np.ndarray:
+        """Returns the mask. `converted` is what `to_numpy` or another conversion returned, if there was one."""
         if isinstance(self._column, _forebay.Column):
-            return mask_of(self._column)
+            return mask_of(self._column, converted)
         # A column with nulls is not in the memory of a device.
         shape = self._column.shape if isinstance(self._column, _forebay.DeviceColumn) else len(self._column)
         return np.ones(shape, np.bool_)

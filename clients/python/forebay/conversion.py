@@ -206,15 +206,21 @@ def _has_jagged() -> bool:
     return hasattr(torch, "nested") and hasattr(torch.nested, "nested_tensor_from_jagged")
 
 
-def mask_of(column: _forebay.Column) -> np.ndarray | None:
-    """Returns an array that is True where a column has a value, or None if the column becomes a list of Python objects."""
+def mask_of(column: _forebay.Column, converted: Any = None) -> np.ndarray:
+    """Returns an array that is True where a column has a value.
+
+    Args:
+        column: The column.
+        converted: What the column became, if it is converted already.
+    """
     plain, lists = column.numbers(), column.lists()
     if plain is not None:
         valid, shape = plain[2], np.asarray(plain[0]).shape
     elif lists is not None:
         valid, shape = lists[2], (len(column),)
     else:
-        return None
+        objects = column.objects() if converted is None else converted
+        return np.fromiter((value is not None for value in objects), np.bool_, len(column))
     return np.ones(shape, np.bool_) if valid is None else np.asarray(valid).view(np.bool_)
 
 
@@ -257,10 +263,13 @@ def _as_integers(array: np.ndarray) -> np.ndarray:
 
 
 def _holding(dtype: np.dtype, value: Any) -> np.dtype:
-    """Returns `dtype` if it holds `value`, otherwise the type to which NumPy promotes both."""
+    """Returns `dtype` if it holds `value`, otherwise float64 for a fraction, and the type to which NumPy promotes both for an integer."""
     if dtype.kind == "f" or (dtype.kind == "b" and value in (0, 1)):
         return dtype
-    if dtype.kind in "iu" and float(value).is_integer() and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+    if not float(value).is_integer():
+        # The smallest type of floats that NumPy chooses, such as float16 for int8, would round the number.
+        return np.dtype(np.float64)
+    if dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
         return dtype
     promoted = np.result_type(dtype, np.min_scalar_type(value))
     return np.dtype(np.float64) if promoted.kind == "O" else promoted

@@ -280,6 +280,11 @@ class Dataset:
             if first is None:
                 raise RequestError(f"{self!r} has no rows")
             return first
+        except RequestError as error:
+            # The rows are requested as a batch.
+            if not str(error).startswith("batch_size:"):
+                raise
+            raise RequestError(str(error).replace("batch_size:", "n:", 1)) from error
         finally:
             training.close()
 
@@ -342,7 +347,10 @@ class LocalCluster(Cluster):
         except RequestError as error:
             if not any(part in str(error) for part in OTHER_SERVER):
                 raise
-            raise RequestError(f"{error}; `forebay stop` stops it, and the next forebay.open starts it with its own") from error
+            raise RequestError(
+                f"{error}; `forebay stop`, or `python -m forebay stop`, stops the server, and the next forebay.open starts it with its own "
+                "key and settings"
+            ) from error
         self._opened_by = server
         return opened["dataset"]
 

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="forebay", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("status", help="print the server of this host and user, its datasets and its cache")
-    commands.add_parser("stop", help="stop the server of this host and user; running trainings start it again")
+    commands.add_parser("stop", help="stop the server of this host and user; processes that have a dataset open start it again")
     dashboard = commands.add_parser("dashboard", help="serve the dashboard of the server on a loopback port, until Ctrl-C")
     dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free port")
     cache = commands.add_parser("cache", help="print the cache folders and their sizes")
@@ -42,7 +42,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         run[options.command]()
     except OSError as error:
-        sys.exit(f"forebay: {error}")
+        # The errors of this module have no number.
+        has_ended = error.errno is not None and not local_server().is_running() and options.command != "cache"
+        sys.exit("forebay: the server has ended in the meantime" if has_ended else f"forebay: {error}")
 
 
 def status() -> None:
@@ -64,14 +66,21 @@ def status() -> None:
 def stop() -> None:
     """Stops the server, and waits until it has ended."""
     server = _running()
-    pid = server.pid()
-    os.kill(pid, signal.SIGTERM)
+    pid = _pid(server)
+    if pid is not None:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            # Another process has stopped it.
+            pass
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while server.is_running() and server.pid() == pid:
+    while (current := _pid(server)) is not None and current == pid:
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} did not end within {STOP_TIMEOUT_S} s; see {server.folder / 'server.log'}")
         time.sleep(POLL_S)
-    print(f"stopped process {pid}")
+    print("the server has ended in the meantime" if pid is None else f"stopped process {pid}")
+    if current is not None:
+        print(f"process {current} is the next server: a process that has a dataset of forebay.open open has started it again")
 
 
 def serve_dashboard(port: int) -> None:
@@ -110,6 +119,14 @@ def _running() -> LocalServer:
     if not server.is_running():
         raise FileNotFoundError(f"no server of forebay.open runs for this user on this host (no process listens at {server.socket})")
     return server
+
+
+def _pid(server: LocalServer) -> int | None:
+    """Returns the process id of the running server, or None if it has ended."""
+    try:
+        return server.pid()
+    except OSError:
+        return None
 
 
 def _http_socket(server: LocalServer) -> Path:

@@ -148,6 +148,8 @@ class TrainingDataset(Generic[Item]):
         self._process = os.getpid()
         # True if the next iteration continues at the current position instead of the next epoch.
         self._fresh = True
+        # True after the first loop that follows the last of `epochs`.
+        self._end_is_logged = False
         self._loops = 0
         self._past: dict[str, float] = {}
         # Agreements on datasets of the same name so far, at the first agreement of this one; and its own agreements.
@@ -334,7 +336,7 @@ class TrainingDataset(Generic[Item]):
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
         self.close()
-        self._request, self._planned, self._fresh = request, None, True
+        self._request, self._planned, self._fresh, self._end_is_logged = request, None, True, False
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
 
     def stats(self) -> dict[str, float]:
@@ -466,8 +468,9 @@ class TrainingDataset(Generic[Item]):
         is_started, self._fresh = self._advance(steps), False
         self._moved()
         if not is_started:
-            if steps > 0 and last is not None:
-                LOG.warning("the training of '%s' has ended: all epochs up to %s were delivered", self._request["dataset"], last - 1)
+            if steps > 0 and last is not None and not self._end_is_logged:
+                self._end_is_logged = True
+                LOG.warning("the training of '%s' has ended: all epochs up to %s were delivered, and further loops deliver nothing", self._request["dataset"], last - 1)
             return
         self._loops += 1
         was_left = False

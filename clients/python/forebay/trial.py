@@ -15,6 +15,7 @@ from typing import Any, Iterable, Iterator
 
 from forebay.binary import binary
 from forebay.client import connect
+from forebay.errors import Error
 from forebay.profiling import Report, profile
 
 
@@ -28,12 +29,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--batch-size", type=int, default=4096, help="rows per step (default: 4096)")
     parser.add_argument("--steps", type=int, default=500, help="maximum number of steps per loader (default: 500)")
     parser.add_argument("--compute-ms", type=float, default=0.0, help="simulated compute time per step in ms (default: 0)")
-    compare(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    try:
+        compare(options)
+    except (OSError, Error, ValueError, ImportError) as error:
+        sys.exit(f"forebay: {error}")
 
 
 def compare(options: argparse.Namespace) -> None:
     """Runs both loaders and prints their reports."""
     path = Path(options.path).resolve()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist, expected a Parquet file or a folder of Parquet files")
     columns = options.columns or _primitive_columns(path)
     with _server(options, path) as (url, dataset):
         ds = connect(url).train(dataset, batch_size=options.batch_size, columns=columns)

@@ -129,8 +129,30 @@ def test_a_loop_after_the_last_epoch_says_that_the_training_has_ended(client: fo
     ds = client.train("rows", batch_size=4, epochs=1)
     with caplog.at_level(logging.WARNING, "forebay"):
         assert len(list(ds)) == 3 and caplog.records == []
-        assert list(ds) == []
-    assert [record.getMessage() for record in caplog.records] == ["the training of 'rows' has ended: all epochs up to 0 were delivered"]
+        assert list(ds) == [] and list(ds) == []
+    message = "the training of 'rows' has ended: all epochs up to 0 were delivered, and further loops deliver nothing"
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
+def test_an_empty_list_of_columns_is_an_error_unless_something_else_is_selected(client: forebay.Client) -> None:
+    for call in (lambda: client.train("rows", batch_size=1, columns=[]), lambda: client.lookup("rows", {"n": [1]}, columns=())):
+        with pytest.raises(forebay.errors.RequestError, match="columns is empty, expected at least one column, or None for all of them"):
+            call()
+    for options in ({"tensors": {"x": ["n"]}}, {"select": "n AS x"}):
+        assert list(next(iter(client.train("rows", batch_size=1, columns=[], **options))).keys()) == ["x"]
+
+
+def test_a_batch_that_is_unpacked_says_that_its_columns_have_names(client: forebay.Client) -> None:
+    batch = next(iter(client.train("rows", batch_size=4)))
+    for use in (lambda: batch[0], lambda: [*batch], lambda: batch[:2]):
+        with pytest.raises(TypeError, match=r"a batch has columns by name, not by .*: use batch\[NAME\] with one of n, label, text"):
+            use()
+
+
+def test_text_that_utf_8_cannot_represent_is_refused_in_a_request(client: forebay.Client) -> None:
+    for options in ({"filter": "text = '\ud800'"}, {"columns": ["\udfff"]}, {"tensors": {"\ud800": ["n"]}}):
+        with pytest.raises(forebay.errors.RequestError, match="cannot represent .a lone surrogate"):
+            len(client.train("rows", batch_size=1, **options))
 
 
 @pytest.mark.parametrize("tensor", [["text"], ["n", "text"], {"columns": ["n", "text"], "dtype": "float32"}])

@@ -40,6 +40,11 @@ def command(host: Host, *words: str) -> subprocess.CompletedProcess:  # noqa: F8
     return subprocess.run(arguments, capture_output=True, text=True, env=host.environment, timeout=TIMEOUT_S)
 
 
+def background(host: Host, *words: str) -> subprocess.Popen:  # noqa: F811
+    arguments = [sys.executable, "-m", "forebay", *words]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=host.environment)
+
+
 def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows: Path) -> None:  # noqa: F811
     for words in (["status"], ["stop"], ["dashboard"]):
         done = command(host, *words)
@@ -61,6 +66,33 @@ def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "state"]
     assert "removed" in command(host, "cache", "--clear", "--state").stdout and not folder.exists()
     assert command(host, "cache").stdout == ""
+
+
+def test_a_stop_while_the_server_ends_or_starts_again_says_what_happened(host: Host, rows: Path) -> None:  # noqa: F811
+    holder = host.start("ds = forebay.open(sys.argv[1]); print(len(ds), flush=True); sys.stdin.read()", rows)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "10\n"
+        for _ in range(4):
+            stops = [background(host, "stop") for _ in range(3)]
+            for stop in stops:
+                out, err = stop.communicate(timeout=TIMEOUT_S)
+                # Between two servers, none runs.
+                assert re.match(r"stopped process \d+\n|the server has ended in the meantime\n", out) or "no server of forebay.open runs" in err, out + err
+                assert "Errno" not in err and "Traceback" not in err, err
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_the_help_lists_the_commands_of_the_package_and_wrong_paths_are_messages(host: Host, rows: Path) -> None:  # noqa: F811
+    listed = command(host, "--help").stdout
+    for name in ("serve", "status", "stop", "dashboard", "cache", "profile"):
+        assert re.search(rf"^  {name}\b", listed, re.MULTILINE), listed
+    done = command(host, "profile", "nope")
+    assert done.returncode == 1 and done.stderr.startswith("forebay: ") and "nope does not exist, expected a Parquet file" in done.stderr
+    rows.write_bytes(b"no Parquet")
+    done = command(host, "profile", str(rows))
+    assert done.returncode == 1 and done.stderr.startswith("forebay: ") and "Traceback" not in done.stderr, done.stderr
 
 
 def test_the_dashboard_has_a_port_that_requires_its_token(host: Host, rows: Path) -> None:  # noqa: F811

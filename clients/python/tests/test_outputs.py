@@ -303,12 +303,13 @@ def test_nulls_become_a_mask_and_types_remain(client: forebay.Client, batch: for
     assert found["fixed_list_null_items_mask"].tolist()[:4] == [[True, False], [False, False], [True, True], [False, True]]
     assert found["list_null_mask"].tolist() == [row not in (1, ROWS - 1) for row in range(ROWS)]
     assert not found["nothing_mask"].any()
-    assert "text_null_mask" not in found and batch["text_null"].mask() is None
+    for name in ("text_null", "bytes_null", "struct_null", "text_list_null", "map_null"):
+        assert found[f"{name}_mask"].tolist() == [row is not None for row in table[name].to_pylist()]
+        assert [row is not None for row in found[name]] == found[f"{name}_mask"].tolist()
     # Columns that cannot have nulls have no mask, and those that can have one in every batch.
     for name, column in zip(table.column_names, table.columns):
-        if batch[name].mask() is not None:
-            assert (f"{name}_mask" in found) == batch[name].nullable
-            assert batch[name].nullable or column.null_count == 0
+        assert (f"{name}_mask" in found) == batch[name].nullable
+        assert batch[name].nullable or column.null_count == 0
     rows = first(client, output="numpy", missing="mask", batch_size=1, columns=["int8_null"])
     assert rows["int8_null_mask"].tolist() == [True]
 
@@ -319,7 +320,7 @@ def test_nulls_become_a_mask_and_types_remain(client: forebay.Client, batch: for
         ("int8_null", -1, np.int8), ("uint8_null", -1, np.int16), ("int8_null", 1000, np.int32), ("int32_null", 0.5, np.float64),
         ("int32_null", 7.0, np.int32), ("float32_null", 0.5, np.float32), ("bool_null", False, np.bool_),
         ("bool_null", -1, np.int8), ("uint64_null", -1, np.float64), ("int64_null", float("inf"), np.float64),
-        ("int64_null", 10**30, np.float64), ("decimal_null", 2, np.float64), ("int16_null", True, np.int16),
+        ("int8_null", 0.1, np.float64), ("bool_null", 0.5, np.float64), ("float16_null", 0.5, np.float16), ("int64_null", 10**30, np.float64), ("decimal_null", 2, np.float64), ("int16_null", True, np.int16),
     ],
 )  # fmt: skip
 def test_nulls_become_a_number_and_a_type_that_cannot_hold_it_is_promoted(
