@@ -38,7 +38,7 @@ fn is_dataset_ready(services: &Services, name: &str) -> bool {
     is_open && services.online.get(name).is_none_or(|online| online.is_ready())
 }
 
-/// True if a queue has a worker that is not overdue, and its datasets are ready.
+/// True if a queue has a worker that is neither overdue nor suspended, its datasets are ready, and the server is not about to stop.
 pub(crate) fn is_queue_ready(services: &Services, served: &Served) -> bool {
     let has_workers = served.queue.status().load.workers > 0;
     !services.drain.is_leaving() && has_workers && served.reads().all(|name| is_dataset_ready(services, name))

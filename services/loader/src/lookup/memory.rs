@@ -12,8 +12,9 @@ const MAX_HELD_PER_FREE: u64 = 7;
 
 /// Unused part of the memory reserved for lookups. Cheap to clone; clones share the reservation.
 ///
-/// A tenant with memory may have up to seven times the memory that is left. A single one leaves an eighth, and several ones get equal
-/// parts. [`Tenant::SERVER`] may have all.
+/// The first allocation of a tenant may take all the memory that is left. Further ones are granted only if the tenant then has at most
+/// seven times the memory that is left. A tenant alone therefore leaves an eighth after its second allocation, and several tenants get
+/// equal parts. [`Tenant::SERVER`] may have all.
 #[derive(Clone, Default)]
 pub(crate) struct LookupMemory {
     state: Arc<Mutex<State>>,
