@@ -10,12 +10,12 @@ import numpy as np
 
 from forebay.errors import RequestError
 
-# The largest number of the fields of a request.
+# Largest integer that a field of a request can hold.
 MAX_NUMBER = 2**64 - 1
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
-    """Returns a whole number, as Python or NumPy have it, within limits.
+    """Returns an integer of Python or NumPy as an `int`, if it is within limits.
 
     Raises:
         RequestError: The value is no whole number from `least` to `most`. The error names the argument.
@@ -42,7 +42,7 @@ def text(name: str, value: Any) -> str | None:
 
 
 def texts(name: str, value: Any) -> list[str] | None:
-    """Returns a list of strings, or None. A string stands for a list of one.
+    """Returns a list of strings, or None. A single string becomes a list.
 
     Raises:
         RequestError: The value is something else.
@@ -57,7 +57,7 @@ def texts(name: str, value: Any) -> list[str] | None:
 
 
 def tensors(name: str, value: Any, name_field: str) -> list[dict[str, Any]] | None:
-    """Returns tensors as the protocol has them: a list of messages with a name.
+    """Returns tensors in the form of the protocol: a list of messages, each with the name of its tensor.
 
     Args:
         name: Name of the argument.
@@ -81,7 +81,7 @@ def tensors(name: str, value: Any, name_field: str) -> list[dict[str, Any]] | No
 
 
 def _tensor(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the message of a tensor. Its type may be one of NumPy or PyTorch."""
+    """Returns the message of a tensor with the name of its `dtype`, which may be a type of NumPy, PyTorch or JAX."""
     dtype = message.get("dtype")
     if dtype is None or isinstance(dtype, str):
         return dict(message)
@@ -94,7 +94,7 @@ def _tensor(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def path_or_url(name: str, value: Any) -> str:
-    """Returns a string.
+    """Returns a path or a URL as a string.
 
     Raises:
         TypeError: The value is neither a string nor a path.

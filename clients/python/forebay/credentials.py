@@ -1,6 +1,6 @@
 """Credentials of this process for the object store of a dataset, which `open` passes to the server of the host.
 
-They are read from the environment whenever they are passed. Nothing here is written, logged or pickled.
+Credentials are read from the environment each time they are passed. They are not written to files, logged or pickled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIXES = {
     "gs": "GOOGLE_",
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), "AZURE_"),
 }
-# Variables that select a profile. What it sets is passed as the variables of the same meaning.
+# Variables that select a profile. They are not passed: the settings of the profile are passed as the variables of the same meaning.
 PROFILE_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
 # Settings of profiles whose credentials the server cannot use.
 OTHER_CREDENTIALS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
@@ -31,7 +31,7 @@ GOOGLE_DEFAULT = ".config/gcloud/application_default_credentials.json"
 # Variables of other programs with a variable that the server knows.
 OTHER_NAMES = {"SERVICE_ACCOUNT": "GOOGLE_SERVICE_ACCOUNT", "IDENTITY_ENDPOINT": "AZURE_MSI_ENDPOINT"}
 MAX_FILE_BYTES = 1 << 20
-# Begins what a proof hashes.
+# First bytes of the text that a proof hashes.
 PROOF_DOMAIN = b"forebay credentials 1\n"
 
 
@@ -69,7 +69,7 @@ def bearer_of(url: str, given: Mapping[str, str], environment: Mapping[str, str]
 
 
 def proof(credentials: Mapping[str, str]) -> str:
-    """Returns a hash that only who has all of the credentials can compute, as the server does."""
+    """Returns a hash that only a process with all of the credentials can compute. The server computes the same one."""
     found = hashlib.sha256(PROOF_DOMAIN)
     for name in sorted(credentials, key=str.encode):
         for text in (name.encode(), credentials[name].encode()):
@@ -83,7 +83,7 @@ def _of_store(prefix: str, environment: Mapping[str, str]) -> dict[str, str]:
     variables = {name: value for name, value in environment.items() if name.startswith(prefix) and name not in PROFILE_VARIABLES}
     found = {**others, **variables}
     add(found, environment)
-    # A value that is no text configures nothing.
+    # A value that is not valid text cannot be passed, and has no effect on a store.
     return {name: value for name, value in found.items() if _is_text(value)}
 
 

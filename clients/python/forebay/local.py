@@ -26,7 +26,7 @@ LOG = logging.getLogger("forebay")
 
 IDLE_TIMEOUT = "60s"
 MAX_LOG_SIZE = "16MiB"
-# Lists of a large disk cache take a while.
+# Maximum time until a server that was started accepts connections.
 START_TIMEOUT_S = 120
 POLL_S = 0.01
 # Time after which a start that is not complete is logged.
@@ -46,9 +46,9 @@ LOG_TAIL_LINES = 12
 class LocalServer:
     """The server of a runtime folder.
 
-    Its folder has the socket, a lock that is held while a server is started, the settings of the last start, and the log.
-    While a process has users of the server, a thread keeps a connection open, and starts the server again when it ends. A
-    server without a connection stops after a minute.
+    The folder has the socket, a lock that is held while a server is started, the settings of the last start, and the log.
+    While objects of a process use the server, a thread of the process keeps a connection open, and starts the server again when
+    it has ended. A server without a connection stops after a minute.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -171,7 +171,7 @@ class LocalServer:
 
         Args:
             settings: Settings of the server.
-            last: What `last-start.json` has about the last start.
+            last: Content of `last-start.json`, as `last_start` returns it.
         """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
         cache_dir = None

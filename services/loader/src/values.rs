@@ -28,7 +28,7 @@ const HASH_DIGITS: usize = 64;
 /// Named sets of a request.
 pub(crate) type NamedSets = Vec<(String, Arc<ValueSet>)>;
 
-/// Sets of values in the state. Those that are in use are read once. Cheap to clone; clones share them.
+/// Sets of values in the state. A set in use is read once, and shared by all requests. Cheap to clone; clones share the sets.
 #[derive(Clone)]
 pub struct StoredValues {
     /// `None` without a state.
@@ -189,7 +189,7 @@ pub(crate) fn check_used(train: &v1::Train) -> Result<(), Error> {
     }
 }
 
-/// Ends of the places in `filter` that look like the name of a set.
+/// Positions in `filter` after each `:name`.
 fn refers_to<'a>(filter: &'a str, name: &'a str) -> impl Iterator<Item = usize> + 'a {
     filter.match_indices(':').filter_map(move |(at, _)| {
         let rest = filter[at + 1..].strip_prefix(name)?;

@@ -131,7 +131,7 @@ impl ValueSet {
         Ok(set)
     }
 
-    /// The set, which holds `held` as long as it exists, such as a reservation of memory.
+    /// Returns the set with an object that it holds as long as it exists, such as a reservation of memory.
     #[must_use]
     pub fn holding(self, held: Box<dyn Any + Send + Sync>) -> Self {
         Self { held: Some(held), ..self }
@@ -202,7 +202,7 @@ impl ValueSet {
         &self.values()[start..start + u32::from_le_bytes(*prefix) as usize]
     }
 
-    /// Checks the length, the order, and that there is no shorter form.
+    /// Checks the length, the order, and the width and scale, which are the smallest possible ones.
     fn check(&self) -> Result<(), String> {
         let unsorted = |index: usize| Err(format!("value {index} is not greater than the one before"));
         let has_length = |bytes: usize| {
@@ -272,7 +272,10 @@ fn width_of(value: i256) -> usize {
     }
 }
 
-/// Positions at which `len` values with prefixes begin, which are all of `values`.
+/// Returns the positions at which the `len` values in `values` begin, each after its prefix.
+///
+/// # Errors
+/// A value that is cut off, or bytes after the last one.
 fn starts(values: &[u8], len: usize) -> Result<Vec<u32>, String> {
     // Each value has a prefix.
     let mut starts = Vec::with_capacity(len.min(values.len() / PREFIX_BYTES));

@@ -20,14 +20,14 @@ const DOCUMENT: &str = "names";
 const MAX_DOCUMENT_BYTES: u64 = 1024;
 /// Size of the key in bytes.
 const KEY_BYTES: usize = 32;
-/// Begins the end of a name, which is followed by [`HASH_DIGITS`] hexadecimal digits.
+/// First characters of the suffix of a name. [`HASH_DIGITS`] hexadecimal digits follow.
 const MARK: &str = "-k";
 /// Number of digits of the hash in a name.
 const HASH_DIGITS: usize = 16;
 /// Maximum number of proofs of a caller. Further ones are ignored.
 const MAX_PROOFS: usize = 8;
 
-/// Hash that only who has certain credentials can compute.
+/// Hash that only a process with certain credentials can compute.
 type Proof = [u8; 32];
 
 /// Key of the hashes in the names of datasets. It is in the state, so that all servers of the state have the same names. Cheap to clone.
@@ -58,7 +58,8 @@ impl HolderKey {
         Self { documents, loaded: Arc::default() }
     }
 
-    /// Returns what names and caches have of the credentials with `proof`. Creates the key if this is the first call for the state.
+    /// Returns the keyed hash of the credentials with `proof`, for names and caches. Creates the key if this is the first call for the
+    /// state.
     ///
     /// # Errors
     /// If the state can't be read or written.
@@ -80,7 +81,7 @@ impl HolderKey {
         Ok(holding(key, proof))
     }
 
-    /// Returns what a caller with these headers has shown to have.
+    /// Returns the credentials that a caller with these headers has shown to have.
     pub(super) fn held(&self, headers: &HeaderMap) -> Held {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let proofs = value.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();

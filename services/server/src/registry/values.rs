@@ -1,7 +1,8 @@
 //! Sets of values in the state, which filters of requests refer to.
 //!
-//! A set is stored once, named by its hash. Each tenant that has sent it is charged its size, also on servers that share the state. A set
-//! stays as long as a job record refers to it, and an hour longer than its last upload. Clients send a missing set again.
+//! A set is stored once, named by its hash. Each tenant that has sent it is charged its size. Charges are in the state, so that all servers
+//! with this state count them. A set is kept as long as a job record refers to it, and for an hour after its last upload. Clients send a
+//! missing set again.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -22,9 +23,10 @@ use crate::Error;
 const MAX_TENANT_BYTES: u64 = 256 << 20;
 /// Maximum size of a charge, in bytes.
 const MAX_CHARGE_BYTES: u64 = 16 << 10;
-/// Time after its upload for which a set is kept without a job record. Counting the rows of a filter can take long.
+/// Time after its upload for which a set is kept without a job record. A stream writes the record only after the rows of the filter are
+/// counted, which can take long.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
-/// Interval at which sets are removed that no job record refers to.
+/// Interval at which unused sets are removed.
 const REMOVED_EVERY: Duration = Duration::from_secs(600);
 /// Number of digits of the name of a charge that identify the tenant.
 const TENANT_DIGITS: usize = 16;
@@ -36,7 +38,8 @@ pub(crate) struct Values {
     /// A document for each set and tenant, named by the hash of the set and a hash of the tenant.
     charges: Documents,
     jobs: Jobs,
-    /// Held while the bytes of a tenant are compared with the limit. Other servers can exceed it at the same time, once.
+    /// Lock that is held from the comparison of a tenant's bytes with the limit until its set is stored. Other servers of the state do not
+    /// share it: two of them can exceed the limit once, if they store sets of a tenant at the same time.
     turn: Arc<Mutex<()>>,
     max_tenant_bytes: u64,
 }
@@ -57,7 +60,7 @@ impl Values {
         Self { sets, charges, jobs, turn: Arc::default(), max_tenant_bytes }
     }
 
-    /// Removes sets that are no longer used, from time to time. Never ends.
+    /// Removes unused sets every ten minutes. Never returns.
     pub(crate) async fn run(self) {
         let mut interval = tokio::time::interval_at(Instant::now() + REMOVED_EVERY, REMOVED_EVERY);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -113,7 +116,7 @@ impl Values {
         Ok(sets.iter().filter(|set| of_tenant.contains(set.name.as_str())).map(|set| set.bytes).sum())
     }
 
-    /// Removes the sets that no job record refers to and that were stored more than an hour before `now`, with their charges.
+    /// Removes the sets to which no job record refers and that were stored more than an hour before `now`, with their charges.
     ///
     /// # Errors
     /// If the state can't be read or written.

@@ -18,7 +18,7 @@ use datafusion_physical_expr::{
 
 use super::floats;
 
-/// Replaces a cast of decimals to floats, which would not always give the nearest float.
+/// Replaces a cast of decimals to floats by one that gives the nearest floats. Other parts stay as they are.
 pub(crate) fn nearest(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
     let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));

@@ -1,4 +1,4 @@
-//! The common type of numbers of which one becomes the result.
+//! The common type of the arguments of functions that return one of them, such as `COALESCE` and `CASE`.
 
 use arrow_schema::DataType;
 use datafusion_common::{DFSchema, Result};
@@ -48,7 +48,7 @@ fn convert(part: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<(
     Ok(())
 }
 
-/// A call of a function whose result has the type of its arguments, with [arguments of one type](of_one_type). Other calls are unchanged.
+/// Gives [one type](of_one_type) to the arguments of a function that returns one of them. Other calls stay as they are.
 pub(super) fn call_of_one_type(call: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
     let ScalarFunction { func, mut args } = call;
     args = match func.name() {
@@ -63,7 +63,7 @@ pub(super) fn call_of_one_type(call: ScalarFunction, schema: &DFSchema) -> Resul
     Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
-/// `CASE` with [results of one type](of_one_type).
+/// Gives [one type](of_one_type) to the results of a `CASE`.
 pub(super) fn case_of_one_type(case: Case, schema: &DFSchema) -> Result<Case> {
     let Case { expr, when_then_expr, else_expr } = case;
     let (whens, mut results): (Vec<_>, Vec<_>) =

@@ -66,7 +66,7 @@ pub(crate) fn nearest(unscaled: impl Into<i256>, scale: i8) -> f64 {
     }
 }
 
-/// The float of 32 bits that is nearest, as [`nearest`].
+/// The float of 32 bits that is nearest to an integer divided by ten to the power of `scale`; see [`nearest`].
 pub(crate) fn nearest_f32(unscaled: i256, scale: i8) -> f32 {
     match (unscaled.to_i128(), usize::try_from(scale)) {
         (Some(whole), Ok(0)) => whole as f32,
@@ -77,7 +77,7 @@ pub(crate) fn nearest_f32(unscaled: i256, scale: i8) -> f32 {
     }
 }
 
-/// The float of 16 bits that is nearest, as [`nearest`].
+/// The float of 16 bits that is nearest to an integer divided by ten to the power of `scale`; see [`nearest`].
 pub(crate) fn nearest_f16(unscaled: i256, scale: i8) -> f16 {
     number(unscaled, scale).nearest_f16()
 }
@@ -87,7 +87,7 @@ fn number(unscaled: i256, scale: i8) -> Number {
     Number::parse(&text).expect("an integer and an exponent are a number")
 }
 
-/// Replaces the decimals that become floats in type `to`. Other parts keep their types.
+/// Replaces the decimals in an array that are floats in the type `to`. Other parts of the array keep their types.
 fn with_floats(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if !rounds(array.data_type(), to) {
         return Ok(Arc::clone(array));
@@ -132,7 +132,7 @@ fn retyped(field: &Field, values: &ArrayRef) -> Arc<Field> {
     Arc::new(field.clone().with_data_type(values.data_type().clone()))
 }
 
-/// Type of the items of a list.
+/// Type of the items of a list type; `None` for other types.
 fn item(list: &DataType) -> Option<&DataType> {
     match list {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {

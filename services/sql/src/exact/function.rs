@@ -40,7 +40,7 @@ const NAMES: [(Operator, &str); 8] = [
     (Operator::IsNotDistinctFrom, "exact is not distinct from"),
 ];
 
-/// Returns the exact comparison of two numbers, or of two dates or times, and `None` for an operator that does not compare.
+/// Returns the exact comparison of two numbers, or of two dates or times; `None` for an operator that does not compare.
 pub(super) fn compared(left: Expr, op: Operator, right: Expr) -> Option<Expr> {
     let (_, name) = NAMES.iter().find(|(known, _)| *known == op)?;
     let function = Comparison { op, name, signature: Signature::any(2, Volatility::Immutable) };
@@ -52,7 +52,7 @@ pub(crate) fn operator(name: &str) -> Option<Operator> {
     NAMES.iter().find(|(_, known)| *known == name).map(|(op, _)| *op)
 }
 
-/// Returns true if `op` is true for two values in this order, which are not null.
+/// Returns the result of `op` for two non-null values whose order is `order`.
 pub(super) fn holds(op: Operator, order: Ordering) -> bool {
     match op {
         Operator::Eq | Operator::IsNotDistinctFrom => order.is_eq(),
@@ -65,7 +65,7 @@ pub(super) fn holds(op: Operator, order: Ordering) -> bool {
     }
 }
 
-/// True for comparisons that are never null.
+/// Returns true for comparisons whose result is never null.
 pub(crate) fn is_distinct(op: Operator) -> bool {
     matches!(op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom)
 }

@@ -1,4 +1,4 @@
-//! Numeric literals with their exact value.
+//! Numeric literals with their exact values, and the names of sets of values.
 //!
 //! DataFusion plans a literal with a fraction or an exponent as a double, before the type of the other side of a comparison is known. Such
 //! literals are planned as parameters of type double, and become doubles that carry their text until comparisons are resolved.
@@ -38,12 +38,12 @@ pub(crate) struct Literals<'a> {
     parameters: Vec<Parameter<'a>>,
     /// Sets of values that the expression may refer to, by name.
     sets: &'a [NamedSet],
-    /// Number of intervals around the visited part. Their numbers are parts of the syntax.
+    /// Number of `INTERVAL` expressions around the visited part. Numbers in them are not literals, but a part of the syntax.
     intervals: usize,
 }
 
 impl<'a> Literals<'a> {
-    /// Replaces the literals of `parsed` that DataFusion would round by parameters, and so the names of `sets` in `IN (:name)`.
+    /// Replaces parts of `parsed` by parameters: the literals that DataFusion would round, and the names of `sets` in `IN (:name)`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `parsed` has other parameters.
@@ -104,7 +104,8 @@ impl<'a> Literals<'a> {
         restored.map(|restored| restored.data)
     }
 
-    /// A parameter for a number that is neither a 64-bit integer nor without a double.
+    /// Returns the parameter for a number that DataFusion would round; `None` for 64-bit integers, and for texts that are not decimal
+    /// numbers.
     fn parameter(&mut self, text: String) -> Option<ast::Expr> {
         let is_integer = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
         if is_integer || text.parse::<f64>().is_err() || Number::parse(&text).is_none() {
@@ -123,7 +124,7 @@ impl<'a> Literals<'a> {
         self.parameters.get(number.checked_sub(1)?)
     }
 
-    /// The parameter for the set `name`, which is written with a colon.
+    /// Returns the parameter for the set with this name, which has a colon in the text of the expression.
     fn set(&mut self, name: &str) -> Result<ast::Expr, Error> {
         match self.sets.iter().find(|(known, _)| Some(known.as_str()) == name.strip_prefix(':')) {
             Some(set) => Ok(self.add(Parameter::Set(set))),
@@ -207,7 +208,7 @@ pub(super) fn exact(part: &Expr) -> Option<Number> {
     }
 }
 
-/// Replaces literals with a text by plain literals. Those that are converted to a decimal are converted exactly.
+/// Replaces the literals that carry a text by plain literals. A literal that is cast to a decimal type is converted exactly.
 pub(crate) fn resolved(expression: Expr) -> Result<Expr> {
     let resolved = expression.transform_down(|part| {
         let decimal = match &part {

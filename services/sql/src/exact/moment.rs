@@ -33,7 +33,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// The class of a type that is no dictionary; `None` if its values are not compared as numbers.
+    /// Returns the class of a type other than a dictionary; `None` if values of the type are not compared as numbers.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         match data_type {
             numeric if numeric.is_numeric() => Some(Self::Number),
@@ -101,8 +101,8 @@ pub(super) struct Seconds {
 }
 
 impl Seconds {
-    /// Reads a text that is converted to a timestamp with nanoseconds, also outside of the range of this type; `None` for another
-    /// part.
+    /// Reads a cast of a text to a timestamp with nanoseconds, also if the time is outside of the range of this type; `None` for other
+    /// parts.
     pub(super) fn of_text(part: &Expr) -> Option<Self> {
         let Expr::Cast(Cast { expr, field }) = part else { return None };
         let DataType::Timestamp(TimeUnit::Nanosecond, zone) = field.data_type() else { return None };

@@ -49,7 +49,7 @@ pub(super) fn place(number: &Number, data_type: &DataType) -> Option<Place> {
     Some(if is_equal { Place::At(value) } else { Place::Above(value) })
 }
 
-/// Days of a number of seconds; `None` for more than all types of times have.
+/// Number of days in a number of seconds; `None` if no type of times has as many.
 fn days(seconds: Floor) -> Option<Floor> {
     let (seconds, is_whole) = match seconds {
         Floor::Equal(seconds) => (seconds.to_i128()?, true),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::lower::{one_row, value_of};
 
-/// Columns of an expression, and the coercion of its types.
+/// Schema of the columns of an expression, and the simplifier that coerces its types.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) schema: &'a DFSchema,
@@ -66,8 +66,8 @@ impl Scope<'_> {
         })
     }
 
-    /// The sides of a comparison, after a text has become a timestamp if the other side is one, an interval if the other side is a duration or
-    /// an interval, and a time without a zone an instant if the other side has a zone.
+    /// Returns the sides of a comparison, each adapted to the type of the other one. A text becomes a timestamp next to a timestamp, and an
+    /// interval next to a duration or an interval. A time without a zone becomes an instant next to a time with a zone.
     pub(super) fn sides(&self, left: Expr, right: Expr) -> Result<((Expr, Side), (Expr, Side))> {
         let (left_type, right_type) = (self.type_of(&left)?, self.type_of(&right)?);
         Ok((self.adapted(left, &left_type, &right_type)?, self.adapted(right, &right_type, &left_type)?))
@@ -103,7 +103,7 @@ impl Scope<'_> {
         Ok((part.cast_to(&data_type, self.schema)?, Side::Value(Class::Moment, data_type)))
     }
 
-    /// The exact value of a part without columns, which has a date, a time or a duration.
+    /// Returns the exact value of a date, a time or a duration without columns; `None` for other parts.
     fn seconds(&self, part: &Expr, data_type: &DataType) -> Option<Seconds> {
         let is_temporal = !matches!(Class::of(data_type), None | Some(Class::Number));
         if !is_temporal || !part.column_refs().is_empty() {

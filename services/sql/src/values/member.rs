@@ -16,8 +16,8 @@ use datafusion_expr::{
 
 use super::{ValueSet, typed::TypedSet};
 
-/// Begin of the names of these functions, which are part of identities. The hash of the set follows. No expression can call a function by
-/// such a name.
+/// Prefix of the names of these functions, which are part of identities. The hash of the set follows it. No expression can call a
+/// function by such a name.
 const PREFIX: &str = "in set ";
 
 /// Test of membership in a set.
@@ -104,8 +104,8 @@ impl Member {
         u64::from(self.set.len().checked_ilog2().unwrap_or(0))
     }
 
-    /// Returns whether some value from `least` to `greatest` is a member, and whether all are known to be. `None` if the bounds have
-    /// another type.
+    /// Returns two answers for the values from `least` to `greatest`: true if one of them is a member, and true if all of them are known to
+    /// be members. `None` if the bounds have another type.
     pub(crate) fn within(&self, least: &ScalarValue, greatest: &ScalarValue) -> Option<(bool, bool)> {
         let (_, typed) = self.typed.as_ref()?;
         let search = |value: &ScalarValue| {

@@ -39,7 +39,7 @@ pub(crate) enum TypedSet {
     Large(Vec<i256>),
     /// Floats of any width. Zeros are positive.
     Floats(Vec<f64>),
-    /// Text or bytes, which lie in the set.
+    /// Text or bytes, which are read from the encoded set.
     Bytes(Arc<ValueSet>),
 }
 
@@ -228,7 +228,7 @@ impl TypedSet {
     }
 }
 
-/// Returns the text or the bytes of each row.
+/// Returns a function of a row that returns its text or bytes.
 fn bytes_of<'a>(array: &'a ArrayRef) -> Result<Box<dyn Fn(usize) -> &'a [u8] + 'a>> {
     Ok(match array.data_type() {
         DataType::Utf8 => {

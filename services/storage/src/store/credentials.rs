@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use ring::digest::{Context, SHA256};
 
-/// Begins what [`Credentials::proof`] hashes.
+/// First bytes of the text that [`Credentials::proof`] hashes.
 const PROOF_DOMAIN: &[u8] = b"forebay credentials 1\n";
 
 /// Variables of a caller's environment for an object store, such as `AWS_ACCESS_KEY_ID`. Their values are never printed.
@@ -24,7 +24,7 @@ impl Credentials {
         self.variables.is_empty()
     }
 
-    /// Hash that only who has all variables can compute. The Python package computes the same one.
+    /// Returns the hash that only a process with all variables can compute. The Python package computes the same one.
     pub fn proof(&self) -> [u8; 32] {
         let mut hash = Context::new(&SHA256);
         hash.update(PROOF_DOMAIN);
