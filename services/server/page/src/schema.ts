@@ -1112,7 +1112,7 @@ export interface components {
             displaced: number;
             /**
              * Format: int64
-             * @description Number of requests whose deadline passed before an answer.
+             * @description Number of requests whose deadline passed before an answer, and of those that waited too long for a worker.
              */
             expired: number;
             /**

@@ -144,7 +144,7 @@ struct Outcomes {
     displaced: u64,
     /// Number of requests that were answered with rows.
     answered: u64,
-    /// Number of requests whose deadline passed before an answer.
+    /// Number of requests whose deadline passed before an answer, and of those that waited too long for a worker.
     expired: u64,
     /// Number of requests that their caller canceled.
     cancelled: u64,

@@ -76,7 +76,7 @@ labels! {
     FOOTER_SOURCE = "source": "file" ("the dataset file") | "disk" ("the cache directory");
     REQUEST_OUTCOME = "outcome": "answered" ("with rows") | "refused" ("on arrival")
         | "displaced" ("it had low priority and made room for others")
-        | "expired" ("the deadline passed before an answer") | "cancelled" ("by the caller")
+        | "expired" ("the deadline or `max_time_in_queue` passed, or there was no worker for half of the time") | "cancelled" ("by the caller")
         | "failed" ("the worker failed or disconnected, or the features could not be looked up");
     CLOSE_REASON = "close_reason": "rows" ("the batch has `max_batch_rows` rows, or the next request does not fit")
         | "bytes" ("the batch has `max_batch_bytes` bytes, or the next request does not fit")
