@@ -214,7 +214,8 @@ class Client:
                 exactly these expressions are returned.
             filter: Row condition in SQL. Other rows are excluded, as if the dataset did not contain them.
             values: Values that `filter` and the filters of `mix` refer to by name, as arrays, lists or sets:
-                `filter="id IN (:ids)", values={"ids": ids}`. Up to millions of them are sent once, and stored by the servers.
+                `filter="id IN (:ids)", values={"ids": ids}`. The values of a name have at most 32 MiB, such as 4 million integers.
+                They are sent once, and stored by the servers.
             tensors: Columns of one type that are combined to a matrix `[rows, values]`, by name: `{"x": ["delay", "i*"]}` or
                 `{"x": {"columns": ["delay"], "dtype": "float32", "null_value": 0}}`. For columns of lists,
                 `"max_list_length": 50` truncates or pads the lists and adds a mask; `"ragged": True` returns items and lengths.

@@ -58,9 +58,9 @@ def open(
 
     All processes of the user on the host share one server and its cache. It stops a minute after the last of them has ended.
     The server reads an object store with the credentials of this process (`AWS_*`, the AWS profile, `GOOGLE_*`, `AZURE_*`), which it
-    keeps in memory alone. A process with other credentials opens another dataset, for which nothing that was cached is found.
-    The arguments from `cache_memory` to `http` are settings of the server. If the running server has other ones, an error
-    names them; settings that are not given may be any.
+    keeps only in memory. A process with other credentials opens another dataset, and cannot read the cache of this one.
+    The arguments from `cache_memory` to `http` are settings of the server. If the running server has other values for the given
+    settings, an error names them.
 
     Args:
         url: Path or URL of a Parquet file or of a folder of Parquet files: a path, `file://`, `s3://`, `gs://`, `az://`,

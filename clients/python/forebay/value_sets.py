@@ -10,13 +10,13 @@ from forebay.errors import RequestError
 
 
 class ValueSets:
-    """The sets of a request by name. They can be pickled, and are sent to servers that do not have them."""
+    """Sets of a request, by name. They can be pickled. They are sent to servers that do not have them."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Creates the sets of arrays, lists or Python sets.
+        """Creates sets from arrays, lists or Python sets.
 
         Raises:
-            RequestError: `values` is not a dict, or the values of a name are no set: they have a null, NaN or a type without an order.
+            RequestError: `values` is not a dict, or the values of a name have a null, NaN or a type that cannot be sorted.
         """
         if not isinstance(values, Mapping):
             raise RequestError(f"values has type {type(values).__name__}, expected a dict of arrays, such as {{'ids': [1, 2]}}")
