@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Mapping
 
 from forebay.errors import CheckpointMismatchError
@@ -19,6 +20,11 @@ FIRST_SEMANTICS = "3"
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
+# End of the name of a dataset that `forebay.open` opened with credentials: a hash of these.
+OF_CREDENTIALS = re.compile("-k[0-9a-f]{16}$")
+# Fields of a state besides its version and its request.
+FIELDS = ("snapshot", "plan_hash", "global_batch", "epoch", "step")
+
 # States of earlier versions have these names.
 _RENAMED = {"batch_rows": "max_pack_rows", "hash": "content_hash", "job": "job_name", "label": "label_column"}
 _RENAMED_WITHIN = {
@@ -34,15 +40,53 @@ def check_form(state: Any) -> None:
 
     Raises:
         TypeError: It is something else, such as a whole checkpoint with a state in it.
-        CheckpointMismatchError: Its version is unknown.
+        CheckpointMismatchError: Its version is unknown, a field is missing, or its position is invalid.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"the state is of type {type(state).__name__}, expected the dict that state_dict() returned")
     if "version" not in state or "request" not in state:
-        found = ", ".join(repr(key) for key in list(state)[:8])
-        raise TypeError(f"the state has the keys {found}, expected the dict that state_dict() returned, which may be one of their values")
+        found = "the keys " + ", ".join(repr(key) for key in list(state)[:8]) if state else "no keys"
+        raise TypeError(f"the state has {found}, expected the dict that state_dict() returned, which may be one of their values")
     if state["version"] != STATE_VERSION:
-        raise CheckpointMismatchError(f"the state has version {state['version']}, expected {STATE_VERSION}")
+        raise CheckpointMismatchError(f"the state has version {state['version']!r}, expected {STATE_VERSION}")
+    if not isinstance(state["request"], Mapping):
+        raise CheckpointMismatchError(f"request of the state is {state['request']!r}, expected a dict")
+    for name in FIELDS:
+        if name not in state:
+            raise CheckpointMismatchError(f"the state has no {name}, expected the dict that state_dict() returned")
+    for name in ("global_batch", "epoch", "step"):
+        if not _is_count(state[name]):
+            raise CheckpointMismatchError(f"{name} of the state is {state[name]!r}, expected a whole number of at least 0")
+
+
+def check_step(state: Mapping[str, Any], steps: int) -> None:
+    """Checks that the position of a state is within an epoch of `steps` steps.
+
+    Raises:
+        CheckpointMismatchError: It is behind its end.
+    """
+    if state["step"] > steps:
+        raise CheckpointMismatchError(
+            f"step of the state is {state['step']}, but an epoch has {steps} steps; expected an epoch, and a step within this epoch"
+        )
+
+
+def with_names_of(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a state with the names that its datasets have in a request, and with the current names of all fields.
+
+    `forebay.open` gives a dataset another name if it is opened with other credentials. The files may be the same.
+    """
+    names = {given["dataset"], *(mixed.get("dataset") for mixed in given.get("mix", ()))}
+    current = {OF_CREDENTIALS.sub("", name): name for name in names if isinstance(name, str)}
+
+    def renamed(name: Any) -> Any:
+        return name if name in names or not isinstance(name, str) else current.get(OF_CREDENTIALS.sub("", name), name)
+
+    request = with_current_names(state["request"])
+    request["dataset"] = renamed(request.get("dataset"))
+    if "mix" in request:
+        request["mix"] = [{**mixed, "dataset": renamed(mixed.get("dataset"))} for mixed in request["mix"]]
+    return {**state, "request": request}
 
 
 def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -66,7 +110,7 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         CheckpointMismatchError: Both name different snapshots.
     """
-    saved, snapshot = with_current_names(state["request"]), state["snapshot"]
+    saved, snapshot = dict(state["request"]), state["snapshot"]
     if given.get("snapshot", snapshot) != snapshot:
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
     if "semantics" not in saved and _has_expressions(saved):
@@ -97,7 +141,7 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
     Raises:
         CheckpointMismatchError: It has not. The message names the first field that differs.
     """
-    saved = with_current_names(state["request"])
+    saved = state["request"]
     if plan_hash == state["plan_hash"] and saved.get("filter") == resolved.get("filter"):
         return
     for name in ORDER:
@@ -111,6 +155,10 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request of a state with the current names of all fields."""
     return {_RENAMED.get(name, name): _renamed(_RENAMED_WITHIN.get(name, {}), value) for name, value in request.items()}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _has_expressions(request: Mapping[str, Any], of_rows_only: bool = False) -> bool:

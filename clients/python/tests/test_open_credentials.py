@@ -148,6 +148,29 @@ print(ds.num_rows, len(found))
     assert host.run(program, URL, **store.environment(ID, SECRET)) == f"{ROWS} {ROWS // 1000}"
 
 
+def test_a_checkpoint_continues_with_other_credentials(host: Host, store: Store) -> None:  # noqa: F811
+    store.secrets["AKIAFOREBAYOTHER"] = "another-secret"
+    saving = TRAINING + """
+import json
+training = training_of(forebay.open(sys.argv[1]))
+found = [batch["n"].to_numpy().tolist() for batch in training.steps(5)]
+print(json.dumps([training.state_dict(), [batch["n"].to_numpy().tolist() for batch in training.epochs(1)]]))
+"""
+    saved = host.run(saving, URL, **store.environment(ID, SECRET))
+    loading = TRAINING + """
+import json
+state, rest = json.loads(sys.argv[2])
+ds = forebay.open(sys.argv[1])
+training = training_of(ds)
+training.load_state_dict(state)
+assert [batch["n"].to_numpy().tolist() for batch in training.epochs(1)] == rest and len(rest) == 15
+assert ds.name != state["request"]["dataset"], "the name depends on the credentials"
+assert training.state_dict()["request"]["dataset"] == ds.name
+print("continued")
+"""
+    assert host.run(loading, URL, saved, **store.environment("AKIAFOREBAYOTHER", "another-secret")) == "continued"
+
+
 def test_secrets_are_in_no_file_ticket_checkpoint_or_answer(host: Host, store: Store) -> None:  # noqa: F811
     program = (
         TRAINING
