@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +60,43 @@ def test_a_split_at_a_time_has_rows_without_one_in_the_first_part(pool: Pool, tm
         ({"fraction": 1}, "less than 1"),
         ({"at": True}, "expected a number, a string, a date or a time"),
         ({"at": float("nan")}, "expected a finite number"),
+        ({"at": np.float64("inf")}, "at is np.float64.inf., expected a finite number"),
+        ({"at": np.datetime64("NaT")}, "expected a number, a string, a date or a time"),
+        ({"at": np.timedelta64(1, "D")}, "expected a number, a string, a date or a time"),
+        ({"fraction": "0.5"}, "fraction is '0.5', expected a number"),
+        ({"fraction": float("nan")}, "fraction is nan, expected a number"),
+        ({"fraction": True}, "fraction is True, expected a number"),
+        ({"fraction": 0.5, "seed": "a"}, "seed is 'a', expected a whole number"),
+        ({"fraction": 0.5, "seed": None}, "seed is None, expected a whole number"),
+        ({"fraction": 0.5, "seed": 2**64}, "seed is 18446744073709551616, expected a whole number from 0 to 9223372036854775807"),
+        ({"fraction": 0.5, "by": None}, "by is None, expected the name of a column"),
+        ({"fraction": 0.5, "by": ["x"]}, r"by is \['x'\], expected a string"),
     ],
 )
 def test_a_split_without_two_parts_is_rejected(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        forebay.split(by="x", **arguments)
+        forebay.split(**{"by": "x", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("border", "same"),
+    [
+        (np.int64(500), 500),
+        (np.float32(0.5), 0.5),
+        (np.float64(1e300), 1e300),
+        (np.str_("it's"), "it's"),
+        (np.datetime64("2024-03-01"), datetime.date(2024, 3, 1)),
+        (np.datetime64("2024-03-01T12:30:00"), datetime.datetime(2024, 3, 1, 12, 30)),
+    ],
+)
+def test_a_border_of_numpy_is_that_of_python(border: object, same: object) -> None:
+    assert forebay.split(by="x", at=border) == forebay.split(by="x", at=same)  # type: ignore[arg-type]
+
+
+def test_a_decimal_border_has_all_of_its_digits() -> None:
+    first, _ = forebay.split(by="x", at=decimal.Decimal("1000.1000000000000000000000001"))
+    assert forebay.split(by="x", at=decimal.Decimal("1E+3"))[0] == '("x" < 1000) IS NOT FALSE'
+    assert first == '("x" < 1000.1000000000000000000000001) IS NOT FALSE'
 
 
 def test_a_split_at_a_time_of_a_day_divides_a_column_of_days_after_that_day(pool: Pool, tmp_path: Path) -> None:
