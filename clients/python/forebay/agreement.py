@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import threading
 import time
-from typing import Any, Callable, MutableMapping, Protocol, Union
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, MutableMapping, Protocol, Union
 
 from forebay import _forebay
 from forebay.errors import RankMismatchError
 
+LOG = logging.getLogger("forebay")
+
 POLL_SECONDS = 0.05
+# Times after which a wait for other ranks is logged, first and again.
+FIRST_LOG_S, LOG_INTERVAL_S = 3.0, 30.0
 
 
 class KeyValueStore(Protocol):
@@ -72,18 +79,47 @@ def agree(
     if rank == 0:
         outcome, seen = _attempt(lambda: plan(None), world_size, start)
         _set(store, f"{key}/plan", json.dumps(seen))
-        others = {other: json.loads(_get(store, f"{key}/rank/{other}", until)) for other in range(1, world_size)}
+        others = {}
+        for other in range(1, world_size):
+            with _logged(f"rank {other}" if other + 1 == world_size else f"rank {other} and perhaps later ones", world_size):
+                others[other] = json.loads(_get(store, f"{key}/rank/{other}", until))
         _set(store, f"{key}/verdict", _difference({0: seen, **others}))
     else:
-        first = json.loads(_get(store, f"{key}/plan", until))
+        with _logged("rank 0", world_size):
+            first = json.loads(_get(store, f"{key}/plan", until))
         outcome, seen = _attempt(lambda: plan(first.get("snapshot")), world_size, start)
         _set(store, f"{key}/rank/{rank}", json.dumps(seen))
-    difference = _get(store, f"{key}/verdict", until)
+    with _logged("rank 0, which waits for the others", world_size):
+        difference = _get(store, f"{key}/verdict", until)
     if isinstance(outcome, Exception):
         raise outcome
     if difference:
         raise RankMismatchError(difference)
     return outcome
+
+
+@contextmanager
+def _logged(waits_for: str, world_size: int) -> Iterator[None]:
+    """Logs a wait for other ranks until the context ends: after 3 s and every 30 s."""
+    has_ended, began = threading.Event(), time.monotonic()
+
+    def log() -> None:
+        interval = FIRST_LOG_S
+        while not has_ended.wait(interval):
+            interval = LOG_INTERVAL_S
+            LOG.warning(
+                "waiting for %s of %s ranks for %.0f s to agree on the order of the batches: each rank has to use its dataset",
+                waits_for, world_size, time.monotonic() - began,
+            )  # fmt: skip
+
+    # `get` of a store blocks.
+    thread = threading.Thread(target=log, name="forebay-agreement", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def _attempt(plan: Callable[[], _forebay.Plan], world_size: int, start: tuple[int, int]) -> tuple[Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Progress of what a training loop waits for before its first batch: the counting of rows, and the first window."""
+"""Progress of what a training loop waits for: the counting of rows before its first batch, and the windows that are loaded."""
 
 from __future__ import annotations
 
@@ -17,25 +17,66 @@ FIRST_LOG_S, LOG_INTERVAL_S = 3.0, 30.0
 ReadLoad = Callable[[], Optional[Mapping[str, Any]]]
 
 
-@contextmanager
-def shown_while_loading(dataset: str, read: ReadLoad, bar: Any) -> Iterator[None]:
-    """Shows the progress of the first window until the context ends: in the bar, and in the log after 3 s and every 30 s.
+class LoadingShown:
+    """Shows what the server loads while a loop waits for it: in the bar, and in the log after 3 s and every 30 s.
 
-    Args:
-        dataset: Name of the dataset.
-        read: Returns the server's last WindowLoad; None while there is none. Called on another thread.
-        bar: Bar of tqdm, or None.
+    It has a thread from the start to the end of its context. The loop calls `begin` and `end` around each wait.
     """
-    has_ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(dataset, read, bar, has_ended), name="forebay-loading", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        has_ended.set()
-        watcher.join()
-        if bar is not None:
-            bar.set_postfix_str("")
+
+    def __init__(self, dataset: str, read: ReadLoad, bar: Any) -> None:
+        """Args:
+            dataset: Name of the dataset.
+            read: Returns the server's last WindowLoad; None while there is none. Called on another thread.
+            bar: Bar of tqdm, or None.
+        """
+        self._dataset, self._read, self._bar = dataset, read, bar
+        # Start of the current wait, and of the last one that was shown.
+        self._since: float | None = None
+        self._shown: float | None = None
+        self._next_log, self._is_first = 0.0, True
+        self._has_ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="forebay-loading", daemon=True)
+
+    def __enter__(self) -> LoadingShown:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._has_ended.set()
+        self._watcher.join()
+
+    def begin(self) -> None:
+        """Called before a wait."""
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """Called after a wait."""
+        self._since, self._is_first = None, False
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(POLL_S):
+            self._show()
+        self._clear()
+
+    def _show(self) -> None:
+        since = self._since
+        load = None if since is None else self._read()
+        if load is None or since is None:
+            self._clear()
+            return
+        if self._shown != since:
+            self._shown, self._next_log = since, since + FIRST_LOG_S
+        text = described(load, self._is_first)
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+        if time.monotonic() >= self._next_log:
+            self._next_log = time.monotonic() + LOG_INTERVAL_S
+            LOG.warning("'%s': %s", self._dataset, text)
+
+    def _clear(self) -> None:
+        if self._shown is not None and self._bar is not None:
+            self._bar.set_postfix_str("")
+        self._shown = None
 
 
 @contextmanager
@@ -76,22 +117,9 @@ def kept_share(counted: Mapping[str, Any]) -> str:
     return "no rows yet" if rows == 0 else f"{kept / rows:.0%} of the rows match"
 
 
-def described(load: Mapping[str, Any]) -> str:
+def described(load: Mapping[str, Any], is_first: bool = True) -> str:
     """Returns the progress of a window as a text."""
+    window = "the first window" if is_first else "the next window"
     if load.get("waits_for_memory"):
-        return "the first window waits for memory that other streams use"
-    return f"loading the first window: {load.get('blocks_done', 0)} of {load.get('blocks', 0)} blocks"
-
-
-def _watch(dataset: str, read: ReadLoad, bar: Any, has_ended: threading.Event) -> None:
-    next_log = time.monotonic() + FIRST_LOG_S
-    while not has_ended.wait(POLL_S):
-        load = read()
-        if load is None:
-            continue
-        text = described(load)
-        if bar is not None:
-            bar.set_postfix_str(text)
-        if time.monotonic() >= next_log:
-            next_log = time.monotonic() + LOG_INTERVAL_S
-            LOG.warning("'%s': %s", dataset, text)
+        return f"{window} waits for memory that other streams use"
+    return f"loading {window}: {load.get('blocks_done', 0)} of {load.get('blocks', 0)} blocks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import forebay
 from digests import digest
 from forebay import errors
-from server import Pool
+from server import Pool, until
 
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
@@ -175,3 +176,25 @@ def test_a_missing_rank_is_an_error_within_the_deadline(flights_server) -> None:
     ds = client.train("flights", batch_size=1000, rank=0, world_size=2, rendezvous_store={})
     with pytest.raises(errors.RankMismatchError, match="did not answer in time"):
         next(iter(ds))
+
+
+def test_a_rank_that_waits_for_another_one_says_so(
+    pool: Pool, flights: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("forebay.agreement.FIRST_LOG_S", 0.01)
+    client = forebay.connect(pool.start({"flights": flights}).location)
+    store = BlockingStore()
+
+    def make(rank: int) -> forebay.TrainingDataset:
+        return client.train("flights", batch_size=1000, rank=rank, world_size=2, rendezvous_store=store)
+
+    datasets = [make(rank) for rank in range(2)]
+    for ds in datasets:
+        ds._number = 0  # As in separate processes.
+    with caplog.at_level(logging.WARNING, "forebay"):
+        first = threading.Thread(target=lambda: len(datasets[0]))
+        first.start()
+        until(lambda: any("waiting for rank 1 of 2 ranks" in record.getMessage() for record in caplog.records))
+        steps = len(datasets[1])
+        first.join()
+    assert len(datasets[0]) == steps

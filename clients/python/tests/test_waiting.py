@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -14,7 +16,7 @@ import pytest
 import forebay
 from forebay import errors
 from ports import free_port
-from server import Pool
+from server import Pool, until
 
 
 def dead_socket(folder: Path) -> str:
@@ -88,3 +90,28 @@ def test_a_server_that_does_not_answer_is_reported_too(caplog: pytest.LogCapture
             client.lookup("users", {"id": [1]})
     assert time.monotonic() - began >= 4
     assert any("waiting for rows of 'users'" in record.getMessage() and "no answer yet" in record.getMessage() for record in caplog.records)
+
+
+def test_a_loop_whose_server_stops_answering_says_so(pool: Pool, flights: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = pool.start({"flights": flights})
+    # Few batches are ahead of the loop when the server stops.
+    client = forebay.connect(server.location, prefetch_batches=1, prefetch_bytes=1, stream_window_bytes=1 << 16)
+    noticed = threading.Event()
+
+    def resume() -> None:
+        until(lambda: any("waiting for batches of 'flights'" in record.getMessage() for record in caplog.records))
+        noticed.set()
+        os.kill(server.pid, signal.SIGCONT)
+
+    resuming = threading.Thread(target=resume)
+    rows = 0
+    with caplog.at_level(logging.WARNING, "forebay"):
+        for batch in client.train("flights", batch_size=1000, shuffle=False):
+            rows += batch.num_rows
+            if batch.step == 0:
+                os.kill(server.pid, signal.SIGSTOP)
+                resuming.start()
+    resuming.join()
+    assert noticed.is_set() and rows == 3_000_000
+    (first, *_) = [record.getMessage() for record in caplog.records]
+    assert "no answer yet" in first and server.location in first

@@ -8,7 +8,9 @@ use super::{servers::Servers, waiting::Waiting};
 use crate::Error;
 
 /// Time after which a call is reported for the first time.
-const FIRST_NOTICE: Duration = Duration::from_secs(3);
+pub(crate) const FIRST_NOTICE: Duration = Duration::from_secs(3);
+/// Time after which it is checked again whether a wait is known from another source.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two notices about a call.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -27,6 +29,13 @@ pub(crate) struct Progress {
     pub(super) deadline: Instant,
     pub(super) failed: u32,
     pub(super) last: Option<Error>,
+}
+
+impl Progress {
+    /// True if an attempt of the call has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed > 0
+    }
 }
 
 impl Notices {
@@ -68,6 +77,16 @@ impl Notices {
         progress: &Progress,
         attempt: impl Future<Output = T>,
     ) -> Option<T> {
+        self.unless(|| false, progress, attempt).await
+    }
+
+    /// As [`during`](Self::during), with notices only while `is_known` is false: the wait is then not known from another source.
+    pub(crate) async fn unless<T>(
+        &mut self,
+        is_known: impl Fn() -> bool,
+        progress: &Progress,
+        attempt: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut attempt = std::pin::pin!(attempt);
         loop {
             let until = self.next.min(progress.deadline);
@@ -77,7 +96,11 @@ impl Notices {
             if Instant::now() >= progress.deadline {
                 return None;
             }
-            self.remind(progress);
+            if is_known() {
+                self.next = Instant::now() + CHECK_INTERVAL;
+            } else {
+                self.remind(progress);
+            }
         }
     }
 }

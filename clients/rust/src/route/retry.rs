@@ -80,13 +80,12 @@ impl Attempts {
         }
     }
 
-    /// Returns the progress of the call and its notices, if an attempt of the call has failed.
-    pub(crate) fn failing(&self) -> Option<(Progress, Notices)> {
-        let notices = self.notices.clone().filter(|_| self.failed > 0)?;
-        Some((self.progress(), notices))
+    /// Returns the progress of the call and its notices; `None` without a choice of servers.
+    pub(crate) fn noticed(&self) -> Option<(Progress, Notices)> {
+        Some((self.progress(), self.notices.clone()?))
     }
 
-    /// Continues with the times of `notices`, which [`failing`](Self::failing) returned.
+    /// Continues with the times of `notices`, which [`noticed`](Self::noticed) returned.
     pub(crate) fn reminded(&mut self, notices: Notices) {
         self.notices = Some(notices);
     }

@@ -1,5 +1,7 @@
 //! One lane of a rank, over several connections and servers.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -11,7 +13,7 @@ use crate::{
     Batch, Error,
     batches::Source,
     memory::Slabs,
-    route::{Attempts, Origin, StreamSender},
+    route::{Attempts, FIRST_NOTICE, Origin, StreamSender},
 };
 
 /// The batches of one lane, in order and each exactly once. After a failure, the stream resumes on any server.
@@ -186,11 +188,16 @@ impl Source for Lane {
         }
         loop {
             let was_running = self.stream.is_some();
-            let done = match self.attempts.failing() {
-                // A stream that works may need long for a window. The server reports its progress.
+            let done = match self.attempts.noticed() {
                 None => tokio::time::timeout_at(self.attempts.deadline, self.attempt()).await.ok(),
                 Some((progress, mut notices)) => {
-                    let done = notices.during(&progress, self.attempt()).await;
+                    // A trainer may have batches left, and shows what the server reports about windows.
+                    let (meter, has_failed) = (Arc::clone(&self.job.meter), progress.has_failed());
+                    let is_known = move || {
+                        let is_short = meter.waiting_for(std::time::Instant::now()) < FIRST_NOTICE;
+                        !has_failed && (is_short || meter.loading().get().is_some())
+                    };
+                    let done = notices.unless(is_known, &progress, self.attempt()).await;
                     self.attempts.reminded(notices);
                     done
                 }

@@ -155,6 +155,14 @@ impl Meter {
         (now.saturating_duration_since(at) < UTILIZATION_MAX_AGE).then_some(utilization)
     }
 
+    /// Returns how long the trainer has waited for the batch that it waits for; zero if it waits for none.
+    pub(super) fn waiting_for(&self, now: Instant) -> Duration {
+        match self.state.lock().activity {
+            Some((Activity::Waiting, since)) => now.saturating_duration_since(since),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Records that the trainer receives no more batches.
     pub(super) fn ended(&self) {
         let mut state = self.state.lock();
