@@ -25,20 +25,40 @@ def whole_number(name: str, value: Any, least: int = 0, most: int = MAX_NUMBER) 
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        expected = f"of at least {least}" if most == MAX_NUMBER else f"from {least} to {most}"
+        is_limit_of_type = most >= 2**63 - 1 and (number is None or number < least)
+        expected = f"of at least {least}" if is_limit_of_type else f"from {least} to {most}"
         raise RequestError(f"{name} is {value!r}, expected a whole number {expected}")
     return number
 
 
-def text(name: str, value: Any) -> str | None:
+def text(name: str, value: Any, form: str = "") -> str | None:
     """Returns a string or None.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        form: Form of the string, for the error.
 
     Raises:
         RequestError: The value is something else.
     """
     if value is not None and not isinstance(value, str):
-        raise RequestError(f"{name} is {value!r}, expected a string")
+        raise RequestError(f"{name} is {value!r}, expected a string {form}".rstrip())
     return value
+
+
+def size(name: str, value: Any) -> str | int | None:
+    """Returns a size as a string or a number of bytes, or None.
+
+    Raises:
+        RequestError: The value is something else.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return whole_number(name, value)
+    except RequestError:
+        raise RequestError(f"{name} is {value!r}, expected a number of bytes, or a string such as '8GiB'") from None
 
 
 def texts(name: str, value: Any) -> list[str] | None:
@@ -75,9 +95,15 @@ def tensors(name: str, value: Any, name_field: str) -> list[dict[str, Any]] | No
             raise RequestError(f"{name} is {value!r}, expected a dict of columns by the name of the tensor, such as {{'x': ['a', 'b']}}")
         return [_tensor(message) for message in messages]
     return [
-        _tensor({name_field: tensor, **(what if isinstance(what, Mapping) else {"columns": texts(f"{name}[{tensor!r}]", what)})})
+        _tensor({name_field: _name_of_tensor(name, tensor), **(what if isinstance(what, Mapping) else {"columns": texts(f"{name}[{tensor!r}]", what)})})
         for tensor, what in value.items()
     ]
+
+
+def _name_of_tensor(name: str, tensor: Any) -> str:
+    if not isinstance(tensor, str):
+        raise RequestError(f"{name} has the key {tensor!r}, expected the name of a tensor")
+    return tensor
 
 
 def _tensor(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +111,8 @@ def _tensor(message: Mapping[str, Any]) -> dict[str, Any]:
     dtype = message.get("dtype")
     if dtype is None or isinstance(dtype, str):
         return dict(message)
+    if dtype in (bool, int, float):
+        raise RequestError(f"dtype is {dtype.__name__}, which has no width; expected the name of a type, such as 'float32' or 'int64'")
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
         named = np.dtype(dtype).name
     else:

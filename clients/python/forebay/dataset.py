@@ -92,23 +92,25 @@ def open(
         Error: Any other error of `forebay.errors`, according to the server's status.
     """
     settings = {
-        "cache_memory": cache_memory,
-        "cache_disk": cache_disk,
-        "cache_dir": None if cache_dir is None else _absolute("cache_dir", cache_dir),
-        "lookup_memory": lookup_memory,
-        "state": None if state is None else _absolute("state", state),
-        "refresh_interval": refresh_interval,
+        "cache_memory": arguments.size("cache_memory", cache_memory),
+        "cache_disk": arguments.size("cache_disk", cache_disk),
+        "cache_dir": None if cache_dir is None else _folder("cache_dir", cache_dir),
+        "lookup_memory": arguments.size("lookup_memory", lookup_memory),
+        "state": None if state is None else _folder("state", state),
+        "refresh_interval": arguments.text("refresh_interval", refresh_interval, "such as '5m'"),
         "cpu_threads": None if cpu_threads is None else arguments.whole_number("cpu_threads", cpu_threads, least=1, most=MAX_CPU_THREADS),
-        "http": http,
+        "http": arguments.text("http", http, "such as '127.0.0.1:8816'"),
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     _check_options(options)
+    keys = arguments.texts("key", key)
+    if keys is None:
+        raise RequestError("key is None, expected the name of a column or a list of names; leave it out if there is no key")
     if not arguments.path_or_url("url", url):
         raise RequestError("url is empty, expected the path or URL of a Parquet file or of a folder of Parquet files")
     server = local_server()
     # The server exists, because this process starts it. It may be about to be started again.
     client = connect(server.url, **{"wait_for_server": True, **options})
-    keys = [key] if isinstance(key, str) else list(key)
     request = {"url": _absolute("url", url), "key": keys, "settings": to_json(settings) if settings else ""}
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
@@ -404,6 +406,17 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
             raise RequestError(f"{name} is {text!r}, expected the absolute path of a file on this host, as in file:///data/train")
         text = "/" + unquote(path)
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def _folder(name: str, path: str | os.PathLike[str]) -> str:
+    """Returns a path or URL of a folder as `_absolute` does.
+
+    Raises:
+        RequestError: As `_absolute`, and if it is empty, which would be the current folder.
+    """
+    if not arguments.path_or_url(name, path):
+        raise RequestError(f"{name} is empty, expected a path")
+    return _absolute(name, path)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -6,17 +6,16 @@ import functools
 import itertools
 import json
 import logging
-import operator
 import os
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, Generator, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay, ranks
+from forebay.arguments import whole_number
 from forebay.agreement import RendezvousStore, agree, default_store, process_count
 from forebay.batch import Batch
-from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, merged
+from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, check_step, merged, with_names_of
 from forebay.cluster import Cluster
 from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
@@ -25,7 +24,7 @@ from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError, RequestError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
-from forebay.loading import shown_while_counting, shown_while_loading
+from forebay.loading import LoadingShown, shown_while_counting
 from forebay.mapped import MappedDataset
 from forebay.source import WAS_RELOADED, Received, Source
 
@@ -36,6 +35,9 @@ LOG = logging.getLogger("forebay")
 
 # Maximum number of batches that the native part copies ahead.
 MAX_DEVICE_PREFETCH = 64
+
+# Largest number of epochs or steps of an iteration, whose `len` is an integer of 64 bits.
+MAX_COUNT = 2**63 - 1
 
 # Keys of `TrainingDataset.stats` besides `stall`.
 COUNTERS = ("batches", "rows", "bytes", "retries")
@@ -117,15 +119,15 @@ class TrainingDataset(Generic[Item]):
             raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
         if device is not None and not on_cuda and output != "torch" and str(device) != "cpu":
             raise ValueError(f"device is {str(device)!r}, which requires output 'torch', but output is {output!r}")
-        device_prefetch = operator.index(device_prefetch)
-        if not 1 <= device_prefetch <= MAX_DEVICE_PREFETCH:
-            raise ValueError(f"device_prefetch is {device_prefetch}, expected 1 to {MAX_DEVICE_PREFETCH}")
+        device_prefetch = whole_number("device_prefetch", device_prefetch, least=1, most=MAX_DEVICE_PREFETCH)
         if device_prefetch > 1 and not on_cuda:
             raise ValueError(f"device_prefetch is {device_prefetch}, but device is {device!r}, expected a CUDA device")
         if pin_memory and device is not None and str(device) != "cpu":
             raise ValueError(f"pin_memory is for batches in host memory, but device is {str(device)!r}")
-        if epochs is not None and epochs < 1:
-            raise ValueError(f"epochs is {epochs}, expected at least 1")
+        epochs = None if epochs is None else whole_number("epochs", epochs, least=1)
+        for callback in callbacks:
+            if not callable(callback):
+                raise RequestError(f"callbacks has {callback!r}, expected functions of the dataset")
         self._cluster, self._request = cluster, dict(request)
         self._epochs, self._store, self._progress, self._callbacks = epochs, rendezvous_store, progress, callbacks
         self._gpu_utilization = gpu_utilization
@@ -252,8 +254,7 @@ class TrainingDataset(Generic[Item]):
             An iterator over the batches, as in `for batch in ds`. Its `len` is the number of batches from its start to its end.
 
         Raises:
-            ValueError: `count` is negative.
-            RequestError: On iteration: an epoch has no steps.
+            RequestError: `count` is no whole number of at least 0; on iteration: an epoch has no steps.
         """
         return self._through(count, "epochs", self._items)
 
@@ -270,8 +271,7 @@ class TrainingDataset(Generic[Item]):
             An iterator over the batches, as in `for batch in ds`. Its `len` is the number of batches from its start to its end.
 
         Raises:
-            ValueError: `count` is negative.
-            RequestError: On iteration: an epoch has no steps.
+            RequestError: `count` is no whole number of at least 0; on iteration: an epoch has no steps.
         """
         return self._through(count, "steps", self._items)
 
@@ -324,6 +324,7 @@ class TrainingDataset(Generic[Item]):
             TypeError: `state` is no result of `state_dict`.
         """
         check_form(state)
+        state = with_names_of(state, self._request)
         check_dataset(state, self._request)
         ours, theirs = self._global_batch({**self._request, "world_size": self.world_size}), int(state["global_batch"])
         if ours != theirs:
@@ -335,6 +336,7 @@ class TrainingDataset(Generic[Item]):
         plan = self._request_plan({**request, **self._rank_and_world_size()})
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
+        check_step(state, int(self._loaded["summary"].get("steps", 0)))
         self.close()
         self._request, self._planned, self._fresh, self._end_is_logged = request, None, True, False
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
@@ -408,9 +410,7 @@ class TrainingDataset(Generic[Item]):
 
     def _through(self, count: int, unit: str, source: Callable[[int | None], Source]) -> CountedIterator[Any]:
         """Returns the items of a source up to a number of epochs or steps of the training."""
-        count = operator.index(count)
-        if count < 0:
-            raise ValueError(f"{unit}: the number is {count}, expected at least 0")
+        count = whole_number(f"{unit}()", count, most=MAX_COUNT)
         self._begin()
         return CountedIterator(self._iterate_through(count, unit == "epochs", source), lambda: self._rest(count, unit == "epochs")[0])
 
@@ -475,14 +475,16 @@ class TrainingDataset(Generic[Item]):
         self._loops += 1
         was_left = False
         loop, items, bar = self._loops, source(last), None
-        end, is_first = steps if most is None else min(steps, self._step + most), True
+        end = steps if most is None else min(steps, self._step + most)
+        shown: LoadingShown | None = None
         try:
             bar = self._bar(steps)
+            shown = self._loading_shown(bar).__enter__()
             while self._step < end:
                 epoch, step = self._epoch, self._step
-                with self._loading_shown(bar) if is_first else nullcontext():
-                    item = items.next()
-                is_first = False
+                shown.begin()
+                item = items.next()
+                shown.end()
                 self._step = step + 1
                 if bar is not None:
                     bar.update()
@@ -503,6 +505,8 @@ class TrainingDataset(Generic[Item]):
                 self._moved()
             raise
         finally:
+            if shown is not None:
+                shown.__exit__()
             if bar is not None:
                 bar.close()
             is_continued = not was_left and self._step == steps and last is not None and self._epoch + 1 < last
@@ -601,15 +605,15 @@ class TrainingDataset(Generic[Item]):
         with shown_while_counting(self._request["dataset"], self._progress) as show:
             return self._cluster.plan(request, progress=show)
 
-    def _loading_shown(self, bar: Any) -> AbstractContextManager[None]:
-        """Returns a context in which the progress of the first window is shown."""
+    def _loading_shown(self, bar: Any) -> LoadingShown:
+        """Returns a context in which the progress of windows is shown that the loop waits for."""
 
         def read() -> dict[str, Any] | None:
             # The stream is opened while this is shown.
             stream = self._stream
             return None if stream is None else stream.loading()
 
-        return shown_while_loading(self._request["dataset"], read, bar)
+        return LoadingShown(self._request["dataset"], read, bar)
 
     def _bar(self, steps: int) -> Any:
         if not self._progress:

@@ -62,7 +62,21 @@ class ClusterWithValues(Cluster):
 def _set_of(name: str, values: Any) -> _forebay.ValueSet:
     """Returns the set of an array, a list or a Python set."""
     column = list(values) if isinstance(values, (set, frozenset)) else values
+    names = _columns_of(values)
+    if names is not None and len(names) != 1:
+        found = ", ".join(map(repr, names[:8])) or "none"
+        raise RequestError(f"values '{name}' has {len(names)} columns ({found}), expected one, such as frame['id']")
     try:
         return _forebay.ValueSet(sending.keys({name: column}))
     except RequestError as error:
         raise RequestError(f"values '{name}': {error}") from None
+
+
+def _columns_of(values: Any) -> list[Any] | None:
+    """Returns the names of the columns of a table, a record batch or a data frame; None for an array."""
+    for attribute in ("column_names", "columns"):
+        names = getattr(values, attribute, None)
+        if names is not None and not callable(names) and not isinstance(values, Mapping):
+            return list(names)
+    schema = getattr(values, "schema", None)
+    return list(getattr(schema, "names", None) or []) if hasattr(schema, "names") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from pathlib import Path
 from typing import Any, Iterator
@@ -117,9 +118,23 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
 
 def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> None:
     ds = client.train("rows", batch_size=4)
-    for state, message in ((None, "of type NoneType"), ("x", "of type str"), ({"model": {}, "data": {}}, "has the keys 'model', 'data'")):
+    for state, message in ((None, "of type NoneType"), ("x", "of type str"), ({}, "has no keys"), ({"model": {}, "data": {}}, "has the keys 'model', 'data'")):
         with pytest.raises(TypeError, match=f"the state (is|has).*{message[3:]}.*state_dict"):
             ds.load_state_dict(state)  # type: ignore[arg-type]
+    for part, message in (
+        ({"step": 4}, "step of the state is 4, but an epoch has 3 steps; expected an epoch, and a step within this epoch"),
+        ({"step": 2.5}, "step of the state is 2.5, expected a whole number of at least 0"),
+        ({"epoch": -1}, "epoch of the state is -1, expected a whole number of at least 0"),
+        ({"version": "1"}, "the state has version '1', expected 1"),
+        ({"request": []}, r"request of the state is \[\], expected a dict"),
+    ):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=message):
+            ds.load_state_dict({**ds.state_dict(), **part})
+    for name in ("snapshot", "plan_hash", "global_batch", "epoch", "step"):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"the state has no {name}, expected the dict"):
+            ds.load_state_dict({key: value for key, value in ds.state_dict().items() if key != name})
+    ds.load_state_dict({**ds.state_dict(), "step": 3})
+    assert (ds.epoch, ds.step) == (0, 3), "the end of an epoch"
     other = {**ds.state_dict(), "request": {**ds.state_dict()["request"], "dataset": "others"}, "snapshot": "0" * 32}
     with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with dataset 'others', but dataset is 'rows'"):
         ds.load_state_dict(other)
@@ -222,3 +237,49 @@ def test_open_names_itself_for_a_wrong_option_and_rejects_an_empty_path() -> Non
 def test_the_signature_of_a_dataset_has_all_arguments() -> None:
     found, expected = inspect.signature(forebay.Dataset.train), inspect.signature(forebay.Client.train)
     assert list(found.parameters) == [name for name in expected.parameters if name != "dataset"]
+
+
+def test_a_number_of_epochs_of_numpy_is_that_of_python(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4, epochs=np.int64(1))  # type: ignore[arg-type]
+    list(ds)
+    assert json.loads(json.dumps(ds.state_dict())) == ds.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": "3"}, "epochs is '3', expected a whole number of at least 1"),
+        ({"epochs": 2.0}, "epochs is 2.0, expected a whole number of at least 1"),
+        ({"callbacks": [1]}, "callbacks has 1, expected functions of the dataset"),
+        ({"tensors": {1: ["n"]}}, "tensors has the key 1, expected the name of a tensor"),
+        ({"tensors": {"x": {"columns": ["n"], "dtype": float}}}, "dtype is float, which has no width; expected the name of a type"),
+        ({"device_prefetch": "1"}, "device_prefetch is '1', expected a whole number from 1 to 64"),
+    ],
+)
+def test_arguments_of_loops_are_checked_by_name(client: forebay.Client, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=message):
+        client.train("rows", batch_size=4, **options)
+
+
+def test_numbers_of_epochs_and_steps_are_whole(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4)
+    for call, message in ((lambda: ds.epochs(2.0), "epochs"), (lambda: ds.steps("2"), "steps"), (lambda: ds.epochs(10**30), "epochs")):
+        with pytest.raises(forebay.errors.RequestError, match=rf"{message}\(\) is .*, expected a whole number"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": None}, "key is None, expected the name of a column"),
+        ({"key": 5}, "key has 5, expected strings"),
+        ({"cache_dir": ""}, "cache_dir is empty, expected a path"),
+        ({"state": ""}, "state is empty, expected a path"),
+        ({"cache_memory": 1.5}, "cache_memory is 1.5, expected a number of bytes, or a string such as '8GiB'"),
+        ({"refresh_interval": 60}, "refresh_interval is 60, expected a string such as '5m'"),
+        ({"http": 8816}, "http is 8816, expected a string such as '127.0.0.1:8816'"),
+    ],
+)
+def test_settings_of_open_are_checked_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=message):
+        forebay.open("x.parquet", **options)

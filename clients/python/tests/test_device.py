@@ -33,8 +33,8 @@ def test_a_device_that_the_output_does_not_support_is_rejected(client: forebay.C
 
 def test_prefetch_and_page_locked_memory_are_refused_where_they_have_no_effect(client: forebay.Client) -> None:
     for options, message in (
-        ({"device": "cuda", "device_prefetch": 0}, "device_prefetch is 0, expected 1 to 64"),
-        ({"device": "cuda", "device_prefetch": 65}, "device_prefetch is 65, expected 1 to 64"),
+        ({"device": "cuda", "device_prefetch": 0}, "device_prefetch is 0, expected a whole number from 1 to 64"),
+        ({"device": "cuda", "device_prefetch": 65}, "device_prefetch is 65, expected a whole number from 1 to 64"),
         ({"device_prefetch": 2}, "device_prefetch is 2, but device is None, expected a CUDA device"),
         ({"device": "cuda", "pin_memory": True}, "pin_memory is for batches in host memory, but device is 'cuda'"),
     ):

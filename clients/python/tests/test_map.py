@@ -141,7 +141,7 @@ def test_epochs_and_steps_end_where_those_of_the_dataset_do(client: forebay.Clie
     results.load_state_dict(state)
     assert list(results.steps(62)) == wanted[35:62] and list(results.steps(62)) == []
     assert list(results) == wanted[62:], "a loop after steps() continues"
-    with pytest.raises(ValueError, match="steps: the number is -1, expected at least 0"):
+    with pytest.raises(ValueError, match=r"steps\(\) is -1, expected a whole number of at least 0"):
         results.steps(-1)
     results.close()
 

@@ -165,9 +165,9 @@ def test_steps_cross_epochs_and_stop_in_their_middle(client: forebay.Client) -> 
     assert [(batch.epoch, batch.step) for batch in ds.steps(72)] == [(3, 10), (3, 11)]
     assert [(batch.epoch, batch.step) for batch in ds.epochs(2)] == [(3, step) for step in range(12, 60)]
     assert places(ds, 1) == [(4, 0)]
-    with pytest.raises(ValueError, match="expected at least 0"):
+    with pytest.raises(ValueError, match="expected a whole number of at least 0"):
         ds.steps(-1)
-    with pytest.raises(ValueError, match="expected at least 0"):
+    with pytest.raises(ValueError, match="expected a whole number of at least 0"):
         ds.epochs(-1)
 
 

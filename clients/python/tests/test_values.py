@@ -88,6 +88,9 @@ def test_values_are_refused_that_are_equal_to_none(client: forebay.Client) -> No
         ({"ids": [True]}, "are of type Boolean"),
         ({"ids": 7}, "is a single value"),
         ([1, 2], "values has type list, expected a dict"),
+        ({"ids": pa.table({"a": [1], "b": [2]})}, r"values 'ids' has 2 columns \('a', 'b'\), expected one"),
+        ({"ids": pa.record_batch({"a": [1], "b": [2]})}, r"values 'ids' has 2 columns \('a', 'b'\), expected one"),
+        ({"ids": pa.table({})}, r"values 'ids' has 0 columns \(none\), expected one"),
     ]:
         with pytest.raises(RequestError, match=reason):
             client.train("flights", batch_size=10, filter="delay IN (:ids)", values=values)  # type: ignore[arg-type]
