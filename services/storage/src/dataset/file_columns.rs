@@ -7,7 +7,7 @@
 //! can be read.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -52,7 +52,8 @@ pub(crate) struct FileColumn {
 pub(crate) fn file_columns(file: &FileMetaData) -> (Schema, Vec<FileColumn>) {
     let roots = file.schema_descr().root_schema().get_fields();
     let hint = Hint::of(file);
-    let whole = if roots.iter().any(intervals::contains) { None } else { all_at_once(file, &hint) };
+    let is_alone = !hint.is_whole || roots.iter().any(intervals::contains);
+    let whole = if is_alone { None } else { all_at_once(file, &hint) };
     let types: Vec<(DataType, FieldRef)> =
         whole.unwrap_or_else(|| roots.iter().map(|root| one(root, hint.field(root.name()))).collect());
 
@@ -71,7 +72,36 @@ pub(crate) fn file_columns(file: &FileMetaData) -> (Schema, Vec<FileColumn>) {
         fields.push(field);
         columns.push(FileColumn { declared, leaves, has_unchecked_strings, has_signed_intervals });
     }
+    separate_duplicates(&mut fields, &mut columns);
     (Schema::new(fields), columns)
+}
+
+/// Makes columns that share a name [unsupported](unsupported). All but the first of them get other names, because columns are found by
+/// their names.
+fn separate_duplicates(fields: &mut [FieldRef], columns: &mut [FileColumn]) {
+    let mut sorted: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    sorted.sort_unstable();
+    if sorted.windows(2).all(|pair| pair[0] != pair[1]) {
+        return;
+    }
+    let mut named: HashMap<String, Vec<usize>> = HashMap::new();
+    for (position, field) in fields.iter().enumerate() {
+        named.entry(field.name().clone()).or_default().push(position);
+    }
+    let mut names: HashSet<String> = named.keys().cloned().collect();
+    let mut repeated: Vec<_> = named.into_iter().filter(|(_, positions)| positions.len() > 1).collect();
+    repeated.sort_unstable();
+    for (name, positions) in repeated {
+        let reason = format!("the file has {} columns of the name {name}", positions.len());
+        for (number, position) in (1_usize..).zip(positions) {
+            let mut own = if number == 1 { name.clone() } else { format!("{name} ({number})") };
+            while number > 1 && !names.insert(own.clone()) {
+                own.push('\'');
+            }
+            fields[position] = Arc::new(unsupported(&own, &reason));
+            columns[position].declared = DataType::Null;
+        }
+    }
 }
 
 /// Returns the schema of a file that consists of one top-level column. Intervals have their stored form, 12 bytes.
@@ -164,6 +194,8 @@ fn convert(schema: &SchemaDescriptor, hint: Option<String>) -> Result<Fields, St
 struct Hint {
     encoded: Option<String>,
     fields: HashMap<String, Field>,
+    /// False if fields are left out. The decoder panics for them.
+    is_whole: bool,
 }
 
 impl Hint {
@@ -172,8 +204,9 @@ impl Hint {
         let entries = file.key_value_metadata().map_or(&[][..], Vec::as_slice);
         let entry = entries.iter().find(|entry| entry.key == ARROW_SCHEMA_META_KEY);
         let encoded = entry.and_then(|entry| entry.value.clone());
-        let fields = encoded.as_deref().and_then(embedded_fields).unwrap_or_default();
-        Self { encoded, fields }
+        let embedded = encoded.as_deref().and_then(embedded_fields);
+        let (fields, is_whole) = embedded.unwrap_or((HashMap::new(), true));
+        Self { encoded, fields, is_whole }
     }
 
     fn field(&self, name: &str) -> Option<&Field> {
@@ -189,14 +222,36 @@ impl Hint {
     }
 }
 
-fn embedded_fields(encoded: &str) -> Option<HashMap<String, Field>> {
+/// Fields of an encoded schema that can be read, and true if these are all.
+fn embedded_fields(encoded: &str) -> Option<(HashMap<String, Field>, bool)> {
     let bytes = BASE64_STANDARD.decode(encoded).ok()?;
     // An encapsulated message begins with a continuation marker and a length.
     let message = bytes.strip_prefix(&[0xff; 4]).and_then(|rest| rest.get(4..)).unwrap_or(&bytes);
-    let fields = root_as_message(message).ok()?.header_as_schema()?.fields()?;
-    // The conversion panics for types that it does not know, such as integers of 128 bits.
-    let fields = fields.iter().filter_map(|field| catch_unwind(AssertUnwindSafe(|| Field::from(field))).ok());
-    Some(fields.map(|field| (field.name().clone(), field)).collect())
+    let encoded = root_as_message(message).ok()?.header_as_schema()?.fields()?;
+    let known = encoded.iter().filter(|field| is_known(*field));
+    // The conversion panics for some other types that it does not know.
+    let known = known.filter_map(|field| catch_unwind(AssertUnwindSafe(|| Field::from(field))).ok());
+    let known: Vec<Field> = known.collect();
+    let is_whole = known.len() == encoded.len();
+    Some((known.into_iter().map(|field| (field.name().clone(), field)).collect(), is_whole))
+}
+
+/// False for types of writers that Arrow for Rust does not have, such as the integers of 128 bits of Polars. Its conversion panics for
+/// them.
+fn is_known(field: arrow_ipc::Field<'_>) -> bool {
+    let has_width = |int: arrow_ipc::Int<'_>| matches!(int.bitWidth(), 8 | 16 | 32 | 64);
+    let index = field.dictionary().map(|dictionary| dictionary.indexType());
+    let is_known_type = match field.type_type() {
+        arrow_ipc::Type::Int => field.type_as_int().is_some_and(has_width),
+        arrow_ipc::Type::Decimal => {
+            field.type_as_decimal().is_some_and(|decimal| matches!(decimal.bitWidth(), 32 | 64 | 128 | 256))
+        }
+        arrow_ipc::Type::NONE => false,
+        other => other.variant_name().is_some(),
+    };
+    is_known_type
+        && index.is_none_or(|index| index.is_some_and(has_width))
+        && field.children().is_none_or(|children| children.iter().all(is_known))
 }
 
 fn has_strings(data_type: &DataType) -> bool {
@@ -211,3 +266,6 @@ fn has_strings(data_type: &DataType) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

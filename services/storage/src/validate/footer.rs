@@ -307,11 +307,6 @@ fn check_schema(schema: &Schema, url: &str, max_block_bytes: u64) -> Result<(), 
     if fields.is_empty() {
         return Err(Error::unsupported(url, "the file has no columns"));
     }
-    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-    names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Error::unsupported(url, format!("two columns are named {}", twice[0])));
-    }
     for field in fields {
         let bytes = null_bytes(field.data_type());
         if bytes > max_block_bytes {

@@ -75,7 +75,7 @@ async fn trailers_and_schemas() {
         ("a.parquet", ending_in(9, *b"PAR2"), Corrupt, "the file ends in \"PAR2\", expected \"PAR1\""),
         ("a.parquet", ending_in(9, *b"PAR1"), Corrupt, "of the metadata"),
         ("a.parquet", ending_in(9, *b"PARE"), Unsupported, "the file is encrypted"),
-        ("a.parquet", twice, Unsupported, "two columns are named one"),
+        ("a.parquet", twice, Unsupported, "the file has 2 columns of the name one"),
         ("a.parquet", empty, Unsupported, "the file has no columns"),
         ("x=1/a.parquet", sample(), Unsupported, "column x is both a file column and a partition column"),
         ("_h=1/a.parquet", sample(), Unsupported, "_h=1"),
