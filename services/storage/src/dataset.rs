@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod block_ids;
 pub(crate) mod column_sizes;
+pub(crate) mod extensions;
 pub(crate) mod file_columns;
 pub(crate) mod intervals;
 pub(crate) mod listing;

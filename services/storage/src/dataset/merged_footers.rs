@@ -67,7 +67,9 @@ impl MergedFooters {
             let field = schema.field(root);
             let of_first = self.declared.as_ref().map(|declared| &declared[position]);
             let declared = (of_first, &footer.columns()[root].declared);
-            *merged = merge_hinted(merged, field, declared).ok_or_else(|| mismatch(field.data_type()))?;
+            let files = (self.first.as_str(), target.url.as_str());
+            *merged =
+                merge_hinted(merged, field, declared, files).ok_or_else(|| mismatch(field.data_type()))?;
         }
         let known = |field: &Field| self.fields.iter().any(|merged| merged.name() == field.name());
         if schema.fields().len() > self.fields.len()

@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 
-use crate::dataset::intervals;
+use crate::dataset::{extensions, intervals, time_zones::is_same_zone};
 
 /// Returns the delivered form of a type: dictionaries become their values and views become plain strings or binary
 /// values, at any depth.
@@ -29,10 +29,12 @@ pub(crate) fn delivered_type(data_type: &DataType) -> DataType {
 /// Returns a field with its delivered type.
 pub(crate) fn delivered(field: &FieldRef) -> FieldRef {
     let data_type = delivered_type(field.data_type());
+    let mut metadata = field.metadata().clone();
+    if !extensions::fits(&metadata, &data_type) {
+        extensions::remove(&mut metadata);
+    }
     // A new field, because a changed dictionary field would keep its dictionary id.
-    let field =
-        Field::new(field.name(), data_type, field.is_nullable()).with_metadata(field.metadata().clone());
-    Arc::new(field)
+    Arc::new(Field::new(field.name(), data_type, field.is_nullable()).with_metadata(metadata))
 }
 
 /// Returns the first unsupported type, which may be nested; `None` if the whole type is supported.
@@ -64,13 +66,15 @@ pub(crate) fn unsupported_reason(field: &Field) -> Option<&str> {
 }
 
 /// Merges the fields of one column in two files like [`merge`]. Where only the hints of their writers differ, the type is the declared one.
-/// A column that cannot be delivered from one of the files cannot be delivered.
+/// A column that cannot be delivered from one of the files cannot be delivered, and neither can one whose hints give the same stored
+/// numbers different meanings. `files` are the URLs of both files, for the reason.
 ///
 /// `declared` are the types that the Parquet schemas of both files declare; the first is `None` if it is not known.
 pub(crate) fn merge_hinted(
     first: &Field,
     second: &Field,
     declared: (Option<&DataType>, &DataType),
+    files: (&str, &str),
 ) -> Option<Field> {
     if let Some(unsupported) = [first, second].into_iter().find(|field| unsupported_reason(field).is_some()) {
         return Some(unsupported.clone());
@@ -79,45 +83,100 @@ pub(crate) fn merge_hinted(
         return Some(merged);
     }
     let common = merge_types(declared.0?, declared.1)?;
-    let data_type = without_differences(first.data_type(), second.data_type(), &common);
-    let nullable = first.is_nullable() || second.is_nullable();
-    Some(Field::new(first.name(), data_type, nullable).with_metadata(first.metadata().clone()))
+    match without_differences(first.data_type(), second.data_type(), &common) {
+        Ok(data_type) => Some(merged_field(first, second, data_type)),
+        Err(Contradiction { first: a, second: b }) => {
+            let what = match (&a, &b) {
+                (DataType::Timestamp(..), DataType::Timestamp(..)) => "have other dates and hours",
+                _ => "are other values",
+            };
+            let reason = format!("its values are {a} in {}, but {b} in {}, which {what}", files.0, files.1);
+            Some(unsupported(first.name(), &reason))
+        }
+    }
+}
+
+/// Types of one column in two files that give the same stored numbers different meanings.
+#[derive(Debug, PartialEq, Eq)]
+struct Contradiction {
+    first: DataType,
+    second: DataType,
 }
 
 /// Type of a column in two files whose declared type is `declared`: what both types have in common, and otherwise the declared type, at any
 /// depth.
-fn without_differences(first: &DataType, second: &DataType, declared: &DataType) -> DataType {
+///
+/// # Errors
+/// The first [`Contradiction`] between both types.
+fn without_differences(
+    first: &DataType,
+    second: &DataType,
+    declared: &DataType,
+) -> Result<DataType, Contradiction> {
     if let Some(same) = merge_types(first, second) {
-        return same;
+        return Ok(same);
     }
-    let item = |first: &FieldRef, second: &FieldRef, declared: &FieldRef| {
-        let data_type = without_differences(first.data_type(), second.data_type(), declared.data_type());
-        let nullable = first.is_nullable() || second.is_nullable();
-        let field = Field::new(first.name(), data_type, nullable);
-        Arc::new(field.with_metadata(first.metadata().clone()))
-    };
+    let item =
+        |first: &FieldRef, second: &FieldRef, declared: &FieldRef| -> Result<FieldRef, Contradiction> {
+            let data_type = without_differences(first.data_type(), second.data_type(), declared.data_type())?;
+            Ok(Arc::new(merged_field(first, second, data_type)))
+        };
     if let (Some(a), Some(b), DataType::List(of_declared)) = (list_item(first), list_item(second), declared) {
-        let item = item(a, b, of_declared);
-        return match (first, second) {
+        let item = item(a, b, of_declared)?;
+        return Ok(match (first, second) {
             (DataType::LargeList(_), DataType::LargeList(_)) => DataType::LargeList(item),
             (DataType::FixedSizeList(_, n), DataType::FixedSizeList(_, m)) if n == m => {
                 DataType::FixedSizeList(item, *n)
             }
             _ => DataType::List(item),
-        };
+        });
     }
     match (first, second, declared) {
         (DataType::Struct(a), DataType::Struct(b), DataType::Struct(c))
             if a.len() == b.len() && b.len() == c.len() =>
         {
             let fields = a.iter().zip(b).zip(c);
-            DataType::Struct(fields.map(|((a, b), c)| item(a, b, c)).collect())
+            let fields = fields.map(|((a, b), c)| item(a, b, c)).collect::<Result<_, _>>()?;
+            Ok(DataType::Struct(fields))
         }
         (DataType::Map(a, sorted), DataType::Map(b, _), DataType::Map(c, _)) => {
-            DataType::Map(item(a, b, c), *sorted)
+            Ok(DataType::Map(item(a, b, c)?, *sorted))
         }
-        _ => declared.clone(),
+        _ if changes_values(first, second, declared) => {
+            Err(Contradiction { first: first.clone(), second: second.clone() })
+        }
+        // Both are in one zone, but in other units of INT96, or the names of the zone differ.
+        (DataType::Timestamp(_, a), DataType::Timestamp(_, b), DataType::Timestamp(unit, _)) => {
+            let zone = if a == b { a.clone() } else { Some("UTC".into()) };
+            Ok(DataType::Timestamp(*unit, zone))
+        }
+        _ => Ok(declared.clone()),
     }
+}
+
+/// True if two hints about numbers of the type `declared` differ in the values, not just in their representation.
+///
+/// For integers, only the hint tells that they are times or durations, and in which unit. For timestamps, it tells the zone, which
+/// determines the dates and hours. Other hints, such as the width of offsets, change no value.
+fn changes_values(first: &DataType, second: &DataType, declared: &DataType) -> bool {
+    match (declared, first, second) {
+        (DataType::Int32 | DataType::Int64, _, _) => true,
+        (DataType::Timestamp(..), DataType::Timestamp(_, a), DataType::Timestamp(_, b)) => {
+            !is_same_zone(a.as_deref(), b.as_deref())
+        }
+        _ => false,
+    }
+}
+
+/// Merges the fields of one column in two files, whose merged type is `data_type`. The result has the name and metadata of the first, but
+/// no extension type that the second does not have.
+fn merged_field(first: &Field, second: &Field, data_type: DataType) -> Field {
+    let mut metadata = first.metadata().clone();
+    if !extensions::are_equal(&metadata, second.metadata()) || !extensions::fits(&metadata, &data_type) {
+        extensions::remove(&mut metadata);
+    }
+    let nullable = first.is_nullable() || second.is_nullable();
+    Field::new(first.name(), data_type, nullable).with_metadata(metadata)
 }
 
 /// Item of a list of any kind.
@@ -129,11 +188,10 @@ fn list_item(data_type: &DataType) -> Option<&FieldRef> {
 }
 
 /// Merges the fields of one column in two files. The result equals `first`, but is nullable wherever either field is.
-/// Names of list items may differ. Returns `None` if the types differ.
+/// Names of list items may differ. An extension type that only one of them has is left out. Returns `None` if the types differ.
 pub(crate) fn merge(first: &Field, second: &Field) -> Option<Field> {
     let data_type = merge_types(first.data_type(), second.data_type())?;
-    let nullable = first.is_nullable() || second.is_nullable();
-    Some(Field::new(first.name(), data_type, nullable).with_metadata(first.metadata().clone()))
+    Some(merged_field(first, second, data_type))
 }
 
 fn merge_types(first: &DataType, second: &DataType) -> Option<DataType> {

@@ -8,6 +8,35 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 
+/// Names of UTC in the database of time zones, and as an offset.
+const UTC: [&str; 19] = [
+    "UTC",
+    "Etc/UTC",
+    "UCT",
+    "Etc/UCT",
+    "Universal",
+    "Etc/Universal",
+    "Zulu",
+    "Etc/Zulu",
+    "Z",
+    "GMT",
+    "Etc/GMT",
+    "GMT0",
+    "Etc/GMT0",
+    "Greenwich",
+    "Etc/Greenwich",
+    "+00:00",
+    "-00:00",
+    "+0000",
+    "+00",
+];
+
+/// True if timestamps have the same dates and hours in both zones. The names of UTC stand for one zone. `None` is no zone.
+pub(crate) fn is_same_zone(first: Option<&str>, second: Option<&str>) -> bool {
+    let is_utc = |zone: Option<&str>| zone.is_some_and(|zone| UTC.contains(&zone));
+    first == second || (is_utc(first) && is_utc(second))
+}
+
 /// Returns `field` with the time zones of timestamps that are in seconds in `embedded`.
 pub(crate) fn with_zones(field: &FieldRef, embedded: &Field) -> FieldRef {
     let data_type = zoned(field.data_type(), embedded.data_type());

@@ -20,6 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     Error, Reader, Statistics,
+    dataset::schema::unsupported_reason,
     prune::statistics::BlockMetadata,
     validate::{
         decoder_errors::catch_panics,
@@ -70,6 +71,7 @@ impl Reader {
         let groups = match self.snapshot().partition(file, column) {
             // The null count of a leaf differs from that of the nested column.
             _ if field.data_type().is_nested() => None,
+            _ if unsupported_reason(&field).is_some() => None,
             Some(_) => None,
             None => self.indexes(field.name(), metadata).await?,
         };

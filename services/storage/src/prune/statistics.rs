@@ -15,7 +15,7 @@ use parquet::{
 
 use crate::{
     Block, Error, PartitionValue, Reader,
-    dataset::column_sizes::null_bytes,
+    dataset::{column_sizes::null_bytes, schema::unsupported_reason},
     store::target::Target,
     validate::{decoder_errors::catch_panics, footer::Footer},
 };
@@ -113,6 +113,10 @@ impl BlockMetadata {
     /// than `max_bytes` bytes.
     fn statistics(&self, field: &Field, max_bytes: u64) -> Option<Statistics> {
         let (name, data_type) = (field.name(), field.data_type());
+        // The bounds in the file have another type.
+        if unsupported_reason(field).is_some() {
+            return None;
+        }
         if null_bytes(data_type).saturating_mul(self.groups.len() as u64) > max_bytes {
             return None;
         }

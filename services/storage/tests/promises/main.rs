@@ -9,6 +9,7 @@ mod columns;
 mod common;
 mod datasets;
 mod footer_files;
+mod hints;
 mod kinds;
 mod memory;
 mod odd_files;
