@@ -24,7 +24,14 @@ use crate::{
     },
 };
 
+mod local_walk;
+mod names;
+mod skipped;
 pub(crate) mod tables;
+
+use local_walk::LocalWalk;
+use names::{has_extension, is_data, is_hidden};
+use skipped::Skipped;
 
 /// Current files of a dataset.
 #[derive(Clone)]
@@ -33,6 +40,8 @@ pub(crate) struct Listing {
     pub(crate) folder: bool,
     /// Files in bytewise order of their relative paths.
     pub(crate) files: Vec<Listed>,
+    /// Files of the folder that are skipped because of their names.
+    pub(crate) skipped: Skipped,
 }
 
 /// A listed file: its path below the location (its name, if the location is the file) and its version.
@@ -53,8 +62,8 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     let Some(reads) = location.local_reads() else {
         return list_all(location, config, &Progress::default()).await;
     };
-    // One blocking call of `object_store` finds up to 1,024 files and reads the metadata of each. `request_timeout` is
-    // meant for one request, so such a call may take longer.
+    // One blocking call finds up to 1,024 files and reads the metadata of each. `request_timeout` is meant for one request, so
+    // such a call may take longer.
     let limit = reads.timeout * 5;
     let failed = |kind: io::ErrorKind, reason: String| {
         let source = Box::new(io::Error::new(kind, reason));
@@ -106,13 +115,20 @@ struct Progress {
 /// Lists a dataset like [`list`], without a time limit. The listing is incomplete if it is abandoned.
 async fn list_all(location: &Location, config: &Config, progress: &Progress) -> Result<Listing, Error> {
     let listing = match single(location).await? {
-        Some(file) => Listing { folder: false, files: vec![file] },
-        None => Listing { folder: true, files: below(location, config, progress).await? },
+        Some(file) => Listing { folder: false, files: vec![file], skipped: Skipped::default() },
+        None => {
+            let (files, skipped) = below(location, config, progress).await?;
+            Listing { folder: true, files, skipped }
+        }
     };
     if listing.files.is_empty() {
-        let detail =
-            "no such file, and no *.parquet files below it (names that begin with _ or . are skipped)";
-        return Err(Error::NotFound { location: location.url().to_owned(), detail: detail.to_owned() });
+        let mut detail = format!("no such file, and no *.parquet files below it ({})", listing.skipped);
+        if location.url().contains(['*', '?', '[', '{']) {
+            detail.push_str(
+                "; globs are not supported: name the folder, all of whose *.parquet files are read",
+            );
+        }
+        return Err(Error::NotFound { location: location.url().to_owned(), detail });
     }
     for file in &listing.files {
         let url = || if listing.folder { location.child_url(&file.path) } else { location.url().to_owned() };
@@ -138,7 +154,7 @@ async fn single(location: &Location) -> Result<Option<Listed>, Error> {
     }
     let Some(meta) = head(location, location.root(), location.url()).await? else { return Ok(None) };
     // Some stores represent a folder by an empty object.
-    if meta.size == 0 && !name.ends_with(EXTENSION) && location.kind() == Kind::Object {
+    if meta.size == 0 && !has_extension(name) && location.kind() == Kind::Object {
         return Ok(None);
     }
     Ok(Some(Listed { path: name.to_owned(), version: Version::new(location.kind(), &meta) }))
@@ -157,56 +173,111 @@ async fn is_directory(location: &Location, reads: &LocalReads) -> bool {
     found.is_dir()
 }
 
-const EXTENSION: &str = ".parquet";
-
-async fn below(location: &Location, config: &Config, progress: &Progress) -> Result<Vec<Listed>, Error> {
+async fn below(
+    location: &Location,
+    config: &Config,
+    progress: &Progress,
+) -> Result<(Vec<Listed>, Skipped), Error> {
     if location.kind() == Kind::Http {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Skipped::default()));
     }
-    let mut files = observed("list", walk(location, config, progress)).await?;
+    let (files, skipped) = (Vec::new(), Skipped::default());
+    let mut collection = Collection { location, config, progress, files, skipped };
+    let walk = async {
+        match location.local_reads() {
+            Some(reads) => walk_local(reads, &mut collection).await,
+            None => walk(&mut collection).await,
+        }
+    };
+    observed("list", walk).await?;
+    let Collection { mut files, skipped, .. } = collection;
     files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
-    Ok(files)
+    Ok((files, skipped))
 }
 
-async fn walk(location: &Location, config: &Config, progress: &Progress) -> Result<Vec<Listed>, Error> {
-    let mut files = Vec::new();
-    let mut objects = location.store().list(Some(location.root()));
-    let (mut permit, mut objects_with_permit) = (None, PAGE_OBJECTS);
-    loop {
-        // A long listing leaves permits to other calls in between.
-        if let Some(reads) = location.local_reads()
-            && objects_with_permit == PAGE_OBJECTS
-        {
-            drop(permit.take());
-            permit = Some(reads.file_system_permit().await);
-            objects_with_permit = 0;
-        }
-        objects_with_permit += 1;
-        let next = objects.try_next().await;
-        let Some(meta) = next.map_err(|error| walk_error(location, error))? else { break };
-        let listed = progress.objects.fetch_add(1, Ordering::Relaxed) + 1;
-        if progress.abandoned.is_cancelled() {
-            break;
+/// Files of a folder, while it is listed.
+struct Collection<'a> {
+    location: &'a Location,
+    config: &'a Config,
+    progress: &'a Progress,
+    files: Vec<Listed>,
+    skipped: Skipped,
+}
+
+impl Collection<'_> {
+    /// Counts an object of the folder. Returns true if the listing was abandoned.
+    fn count(&self) -> Result<bool, Error> {
+        let listed = self.progress.objects.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.progress.abandoned.is_cancelled() {
+            return Ok(true);
         }
         // A store that returns the same page again and again would otherwise be listed without end.
-        if listed > config.max_listed_objects {
+        if listed > self.config.max_listed_objects {
             let what = "number of objects in the folder (max_listed_objects)";
-            return Err(Error::limit(location.url(), what, config.max_listed_objects, listed));
+            return Err(Error::limit(self.location.url(), what, self.config.max_listed_objects, listed));
+        }
+        Ok(false)
+    }
+
+    /// Adds an object with its path below the folder, or with the escaped form of a path that is not nameable.
+    fn add(&mut self, path: &str, is_nameable: bool, version: Version) -> Result<(), Error> {
+        // `is_data` skips the log files of table formats, so they are checked first.
+        tables::check_file(self.location, path)?;
+        if !is_data(path) {
+            check_partitions(self.location, path)?;
+            self.skipped.add(path);
+            return Ok(());
+        }
+        if !is_nameable {
+            let detail = format!(
+                "the path of the file {path} is not UTF-8 or has control characters; rename the file, or move it out of the \
+                 dataset"
+            );
+            return Err(Error::unsupported(self.location.url(), detail));
+        }
+        if self.files.len() == self.config.max_files {
+            let (limit, found) = (self.config.max_files as u64, self.files.len() as u64 + 1);
+            return Err(Error::limit(self.location.url(), "number of files (max_files)", limit, found));
+        }
+        self.files.push(Listed { path: path.to_owned(), version });
+        Ok(())
+    }
+}
+
+async fn walk(collection: &mut Collection<'_>) -> Result<(), Error> {
+    let location = collection.location;
+    let mut objects = location.store().list(Some(location.root()));
+    while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
+        if collection.count()? {
+            break;
         }
         let Some(path) = relative(location, &meta) else { continue };
-        // `is_data` skips the log files of table formats, so they are checked first.
-        tables::check_file(location, path)?;
-        if !is_data(path) {
-            check_partitions(location, path)?;
-            continue;
-        }
-        if files.len() == config.max_files {
-            let (limit, found) = (config.max_files as u64, files.len() as u64 + 1);
-            return Err(Error::limit(location.url(), "number of files (max_files)", limit, found));
-        }
-        files.push(Listed { path: path.to_owned(), version: Version::new(location.kind(), &meta) });
+        collection.add(path, true, Version::new(location.kind(), &meta))?;
     }
-    Ok(files)
+    Ok(())
+}
+
+async fn walk_local(reads: &LocalReads, collection: &mut Collection<'_>) -> Result<(), Error> {
+    let location = collection.location;
+    let mut walk = LocalWalk::new(format!("/{}", location.root()).into());
+    loop {
+        // A long listing leaves permits to other calls in between.
+        let permit = reads.file_system_permit().await;
+        let page = spawn_blocking(move || {
+            let page = walk.next_files(PAGE_OBJECTS);
+            drop(permit);
+            (walk, page)
+        });
+        let (rest, page) = page.await.map_err(|error| walk_error(location, error.into()))?;
+        walk = rest;
+        let Some(page) = page.map_err(|error| walk_error(location, error))? else { return Ok(()) };
+        for file in page {
+            if collection.count()? {
+                return Ok(());
+            }
+            collection.add(&file.path, file.is_nameable, file.version)?;
+        }
+    }
 }
 
 fn walk_error(location: &Location, error: object_store::Error) -> Error {
@@ -227,10 +298,6 @@ fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> Option<&'a str> {
     path.strip_prefix(location.root().as_ref())?.strip_prefix('/')
 }
 
-fn is_data(path: &str) -> bool {
-    path.ends_with(EXTENSION) && !path.split('/').any(|name| name.starts_with(['_', '.']))
-}
-
 /// Checks that a file that is no data is not skipped because of the folder of a partition column. Other readers disagree about such a
 /// folder: some skip its rows, and some read them.
 ///
@@ -238,10 +305,9 @@ fn is_data(path: &str) -> bool {
 /// [`Error::Unsupported`] with the name of the folder.
 fn check_partitions(location: &Location, path: &str) -> Result<(), Error> {
     let Some((folders, name)) = path.rsplit_once('/') else { return Ok(()) };
-    let is_skipped = |name: &str| name.starts_with(['_', '.']);
-    let folder = folders.split('/').find(|folder| is_skipped(folder));
+    let folder = folders.split('/').find(|folder| is_hidden(folder));
     let Some(folder) = folder.filter(|folder| folder.contains('=')) else { return Ok(()) };
-    if is_skipped(name) || !name.ends_with(EXTENSION) {
+    if is_hidden(name) || !has_extension(name) {
         return Ok(());
     }
     let detail = format!(

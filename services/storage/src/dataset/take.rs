@@ -111,6 +111,7 @@ async fn take_inner(
         }
         Err(error) => return Err(error),
     };
+    listing.skipped.log(dataset);
     if listing.folder {
         tables::check_parents(location).await?;
     }

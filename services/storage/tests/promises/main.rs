@@ -8,6 +8,7 @@ mod columns;
 #[path = "../common/mod.rs"]
 mod common;
 mod datasets;
+mod file_names;
 mod footer_files;
 mod hints;
 mod kinds;
