@@ -45,6 +45,24 @@ fn decoder_error(url: &str, error: ParquetError) -> Error {
         ParquetError::External(cause) => cause.to_string(),
         other => other.to_string(),
     };
+    if has_wide_deltas(&detail) {
+        return Error::unsupported(url, WIDE_DELTAS);
+    }
     let source: Source = Arc::new(error);
     Error::Corrupt { file: url.to_owned(), row_group: None, column: None, detail, source: Some(source) }
+}
+
+/// Reason for which integers that DuckDB writes are not read. A damaged page can look the same.
+const WIDE_DELTAS: &str = "integers of 32 bits whose encoding DELTA_BINARY_PACKED has differences of more than 32 bits, which the format \
+                           does not allow (DuckDB writes them with PARQUET_VERSION v2); write the file with PARQUET_VERSION v1 or another \
+                           program";
+
+/// True for the messages with which the decoder refuses deltas that were computed with 64 bits. The deltas of 32-bit integers then have up to
+/// 34 bits, and the first value of unsigned ones is a positive number.
+fn has_wide_deltas(message: &str) -> bool {
+    let widths =
+        [33, 34].map(|bits| format!("Invalid delta bit width {bits} which is larger than expected 32"));
+    message.contains("'min_delta' too large")
+        || message.contains("first value too large")
+        || widths.iter().any(|width| message.contains(width))
 }

@@ -159,6 +159,17 @@ async fn statistics_that_contradict_their_column_are_corruption_of_a_named_colum
 }
 
 #[tokio::test]
+async fn deltas_that_only_their_writer_reads_are_not_supported_rather_than_corrupt() {
+    for name in ["deltas_of_33_bits_date", "deltas_of_33_bits_unsigned"] {
+        let error = dataset(&format!("{name}.parquet")).read().await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        for part in ["(row group 0, column x)", "more than 32 bits", "PARQUET_VERSION v2"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn no_rows_are_dropped_in_silence_below_a_partition_folder_with_an_underscore() {
     let error = dataset("partition_with_underscore").take().await.unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
