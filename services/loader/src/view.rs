@@ -114,16 +114,35 @@ impl Output {
 #[derive(Debug)]
 pub(crate) struct TensorSource {
     pub(crate) inputs: Vec<usize>,
+    /// Number of values per row of each input: the size of fixed-size lists, and otherwise 1. Lists of varying length count once.
+    pub(crate) counts: Vec<usize>,
     pub(crate) dtype: DataType,
     /// Number of bytes per value.
     pub(crate) width: usize,
     pub(crate) fill: Option<f64>,
 }
 
+impl TensorSource {
+    /// Number of values per row of all inputs, where lists of varying length count once.
+    pub(crate) fn count(&self) -> usize {
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Inputs, with the position of their first value in a row and their number of values per row.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let mut next = 0;
+        self.inputs.iter().zip(&self.counts).map(move |(input, count)| {
+            let first = next;
+            next += count;
+            (*input, first, *count)
+        })
+    }
+}
+
 /// Values that a tensor takes from each of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorValues {
-    /// Value of the column.
+    /// Value of the column, or all items of a fixed-size list.
     Value,
     /// Given number of items of a list, padded if the list is shorter.
     Items(usize),

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, make_array};
 use arrow_buffer::NullBuffer;
 use arrow_data::transform::MutableArrayData;
 use arrow_select::concat::concat;
@@ -181,18 +181,18 @@ impl FrameBuilder {
             }
             Output::Tensor { source, offset, values, .. } => {
                 let width = values.len() * source.width;
-                for (position, input) in source.inputs.iter().enumerate() {
-                    let (array, offset) = (chunk.column(*input), offset + position * width);
+                for (input, first, count) in source.places() {
+                    let (array, offset) = (chunk.column(input), offset + first * width);
                     outputs.inputs.push(match values {
-                        TensorValues::Value => self.value(source, chunk, *input, offset)?,
+                        TensorValues::Value => self.values(source, chunk, (input, count), offset)?,
                         TensorValues::Items(len) => {
                             let padding = tensor::fill_bytes(source.fill.unwrap_or(0.0), &source.dtype);
                             let padded = tensor::convert_lists(array, &source.dtype, source.fill, *len)
                                 .and_then(|lists| tensor::padded(&lists, *len, &padding));
-                            Input::of_bytes(padded.map_err(|reason| failed(input, reason))?, offset, width)
+                            Input::of_bytes(padded.map_err(|reason| failed(&input, reason))?, offset, width)
                         }
                         TensorValues::Mask(len) => {
-                            let mask = tensor::mask(array, *len).map_err(|reason| failed(input, reason))?;
+                            let mask = tensor::mask(array, *len).map_err(|reason| failed(&input, reason))?;
                             Input::of_bytes(mask, offset, width)
                         }
                     });
@@ -208,11 +208,9 @@ impl FrameBuilder {
             }
             Output::Distinct { source, len, table, keys } => {
                 let stride = len * source.width;
-                let inputs = source
-                    .inputs
-                    .iter()
-                    .enumerate()
-                    .map(|(position, input)| self.value(source, chunk, *input, position * source.width));
+                let inputs = source.places().map(|(input, first, count)| {
+                    self.values(source, chunk, (input, count), first * source.width)
+                });
                 let mut rows = vec![0; chunk.num_rows() * stride];
                 scatter_all(
                     &inputs.collect::<Result<Vec<_>, _>>()?,
@@ -240,21 +238,32 @@ impl FrameBuilder {
         Ok(())
     }
 
-    /// Converts a column of a tensor, at `offset` of a row.
-    fn value(
+    /// Converts a column of a tensor, which has `count` values per row, at `offset` of a row.
+    fn values(
         &self,
         source: &TensorSource,
         chunk: &RecordBatch,
-        input: usize,
+        (input, count): (usize, usize),
         offset: usize,
     ) -> Result<Input, Error> {
         let failed = |reason: String| value_error(&self.place, chunk, input, reason);
-        let array = tensor::convert(chunk.column(input), &source.dtype).map_err(failed)?;
-        if source.fill.is_none() && array.null_count() > 0 {
-            return Err(failed("a null; set null_value for the tensor".to_owned()));
-        }
+        let (column, width) = (chunk.column(input), source.width);
+        let null = || failed("a null; set null_value for the tensor".to_owned());
         let fill = source.fill.map(|fill| tensor::fill_bytes(fill, &source.dtype));
-        Ok(Input::new(&array, offset, source.width, fill))
+        if let Some(lists) = column.as_fixed_size_list_opt() {
+            if fill.is_none() && lists.null_count() > 0 {
+                return Err(null());
+            }
+            let bytes = tensor::fixed_size_items(lists, &source.dtype, source.fill).map_err(failed)?;
+            let nulls = lists.nulls().cloned();
+            let fill = fill.map(|fill| fill.repeat(count)).unwrap_or_default();
+            return Ok(Input::of_bytes(bytes, offset, count * width).with_nulls(nulls, fill));
+        }
+        let array = tensor::convert(column, &source.dtype).map_err(failed)?;
+        if fill.is_none() && array.null_count() > 0 {
+            return Err(null());
+        }
+        Ok(Input::new(&array, offset, width, fill))
     }
 
     /// Returns the validity bit of a column and its nulls in this chunk.

@@ -44,6 +44,12 @@ impl Input {
         Self { values: Values::Bytes(Buffer::from(bytes)), offset, width, nulls: None, fill: Vec::new() }
     }
 
+    /// Writes `fill` in place of the values of null rows.
+    pub(super) fn with_nulls(self, nulls: Option<NullBuffer>, fill: Vec<u8>) -> Self {
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        Self { nulls, fill, ..self }
+    }
+
     /// Writes rows `first..first + rows` of the column into `tile`, which holds the same rows, `stride` bytes each.
     fn scatter(&self, first: usize, rows: usize, tile: &mut [u8], stride: usize) {
         match &self.values {

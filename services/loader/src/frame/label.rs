@@ -37,9 +37,9 @@ impl Label {
                 Some(Self { offset: *offset, data_type, null_bit: *nulls })
             }
             Output::Tensor { source, offset, values: TensorValues::Value, .. } => {
-                let at = source.inputs.iter().position(|own| *own == input)?;
+                let (_, first, _) = source.places().find(|(own, _, count)| *own == input && *count == 1)?;
                 Some(Self {
-                    offset: offset + at * source.width,
+                    offset: offset + first * source.width,
                     data_type: source.dtype.clone(),
                     null_bit: None,
                 })

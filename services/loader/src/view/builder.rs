@@ -287,13 +287,14 @@ impl<'a> Builder<'a> {
         let source =
             self.tensor_source(&field, name, columns, dtype, *fill, values == Some(TensorValues::Value))?;
         let Some(values) = values else { return self.ragged(&field, name, source) };
-        let len = source.inputs.len().saturating_mul(values.len());
-        let masked = matches!(values, TensorValues::Items(_)).then(|| source.inputs.clone());
+        let len = source.count().saturating_mul(values.len());
+        let masked =
+            matches!(values, TensorValues::Items(_)).then(|| (source.inputs.clone(), source.counts.clone()));
         self.deliver(&field, rows_of(&field, name, &source.dtype, len)?)?;
         self.outputs.push(Output::Tensor { source, offset: 0, len, values });
-        let Some(inputs) = masked else { return Ok(()) };
+        let Some((inputs, counts)) = masked else { return Ok(()) };
         self.deliver(&field, rows_of(&field, &format!("{name}_mask"), &DataType::UInt8, len)?)?;
-        let source = TensorSource { inputs, dtype: DataType::UInt8, width: 1, fill: None };
+        let source = TensorSource { inputs, counts, dtype: DataType::UInt8, width: 1, fill: None };
         self.outputs.push(Output::Tensor {
             source,
             offset: 0,
@@ -317,7 +318,7 @@ impl<'a> Builder<'a> {
         let field = format!("dedupe.{name}");
         let keys = self.keys(&format!("{field}.key"), key)?;
         let source = self.tensor_source(&field, name, columns, dtype, *fill, true)?;
-        let len = source.inputs.len();
+        let len = source.count();
         let row = rows_of(&field, name, &source.dtype, len)?;
         self.deliver(&field, list_of(name, row.data_type().clone(), DISTINCT))?;
         self.deliver(&field, Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
@@ -376,8 +377,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Resolves the input columns and the element type of a tensor. If `plain`, each column has one value per row,
-    /// otherwise a list.
+    /// Resolves the input columns and the element type of a tensor. If `plain`, each column has one value or a fixed-size list per row,
+    /// otherwise a list of any length.
     fn tensor_source(
         &mut self,
         field: &str,
@@ -393,25 +394,38 @@ impl<'a> Builder<'a> {
         }
         let columns = self.tensor_columns(field, columns)?;
         self.tensor_columns += columns.len();
-        let mut types = Vec::with_capacity(columns.len());
+        let (mut types, mut counts) = (Vec::with_capacity(columns.len()), Vec::with_capacity(columns.len()));
         for column in &columns {
-            let found = &self.known[*column].field;
-            types.push(match (found.data_type(), plain) {
-                (DataType::List(item) | DataType::LargeList(item), false) => item.data_type(),
-                (other, false) => {
-                    let reason = format!("column '{}' is of type {other}, expected lists", found.name());
-                    return Err(Error::invalid(field, reason));
-                }
-                (DataType::List(_) | DataType::LargeList(_), true) => {
-                    let reason = format!(
-                        "column '{}' is of type {}; set max_list_length or ragged for its lists",
-                        found.name(),
-                        found.data_type()
+            let Known { field: found, source, .. } = &self.known[*column];
+            if let Source::Stored(column) = source {
+                self.snapshot.check_supported(*column, "the request")?;
+            }
+            let invalid = |expected: &str| {
+                let reason = format!("column '{}' is of type {}{expected}", found.name(), found.data_type());
+                Err(Error::invalid(field, reason))
+            };
+            let (item, count) = match (found.data_type(), plain) {
+                (DataType::List(item) | DataType::LargeList(item), false) => (item.data_type(), 1),
+                (DataType::FixedSizeList(..), false) => {
+                    return invalid(
+                        "; leave out max_list_length and ragged for its lists, which have one length",
                     );
-                    return Err(Error::invalid(field, reason));
                 }
-                (other, true) => other,
-            });
+                (_, false) => return invalid(", expected lists"),
+                (DataType::List(_) | DataType::LargeList(_), true) => {
+                    return invalid("; set max_list_length or ragged for its lists");
+                }
+                (DataType::FixedSizeList(item, len), true) => {
+                    let len = u64::try_from(*len).unwrap_or(0);
+                    if !(1..=MAX_LEN).contains(&len) {
+                        return invalid(&format!(", expected 1 to {MAX_LEN} items"));
+                    }
+                    (item.data_type(), len as usize)
+                }
+                (other, true) => (other, 1),
+            };
+            types.push(item);
+            counts.push(count);
         }
         let dtype = tensor::dtype(field, dtype, &types)?;
         for (column, from) in columns.iter().zip(types) {
@@ -430,7 +444,7 @@ impl<'a> Builder<'a> {
         }
         let width = fixed_width(&dtype).ok_or_else(|| Error::Internal(format!("{dtype} has no width")))?;
         let inputs = columns.into_iter().map(|column| self.input(column)).collect();
-        Ok(TensorSource { inputs, dtype, width, fill })
+        Ok(TensorSource { inputs, counts, dtype, width, fill })
     }
 
     /// Resolves the names and prefixes of the columns of a tensor. A prefix stands for its columns in the order of `known`.

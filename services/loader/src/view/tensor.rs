@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, GenericListArray, OffsetSizeTrait, UInt64Array,
+    Array, ArrayRef, ArrowPrimitiveType, FixedSizeListArray, GenericListArray, OffsetSizeTrait, UInt64Array,
     cast::AsArray,
     make_array,
     types::{Float16Type, Float32Type, Float64Type},
@@ -45,21 +45,23 @@ pub(crate) fn dtype(field: &str, requested: &str, columns: &[&DataType]) -> Resu
         });
     }
     let first = columns.first().copied().unwrap_or(&DataType::Null);
-    if let Some(other) = columns.iter().find(|other| **other != first) {
-        if is_text(first) || is_text(other) {
-            let reason =
-                format!("the columns are of types {first} and {other}; one of them is text, {TEXT_REMEDY}");
-            return Err(Error::invalid(field, reason));
-        }
-        let reason = format!("the columns are of types {first} and {other}; set dtype to one of {}", known());
-        return Err(Error::invalid(field, reason));
+    let other = columns.iter().find(|other| **other != first);
+    if let Some((kind, remedy)) = columns.iter().find_map(|column| unfit(column)) {
+        let reason = match other {
+            Some(other) => format!("the columns are of types {first} and {other}; one of them is {kind}"),
+            None => format!("the columns are of type {first} ({kind})"),
+        };
+        return Err(Error::invalid(field, format!("{reason}, which a tensor cannot hold; {remedy}")));
     }
-    if is_text(first) {
-        return Err(Error::invalid(field, format!("the columns are text, {TEXT_REMEDY}")));
-    }
-    if !DTYPES.iter().any(|(_, data_type)| data_type == first) {
-        let reason = format!("the columns are of type {first}; set dtype to one of {}", known());
-        return Err(Error::invalid(field, reason));
+    let found = match other {
+        Some(other) => format!("types {first} and {other}"),
+        None => format!("type {first}"),
+    };
+    if other.is_some() || !DTYPES.iter().any(|(_, data_type)| data_type == first) {
+        return Err(Error::invalid(
+            field,
+            format!("the columns are of {found}; set dtype to one of {}", known()),
+        ));
     }
     Ok(first.clone())
 }
@@ -71,16 +73,36 @@ pub(crate) fn check_convertible(
     from: &DataType,
     dtype: &DataType,
 ) -> Result<(), Error> {
-    if from == &DataType::Boolean || from.is_numeric() {
-        return Ok(());
-    }
-    let remedy = if is_text(from) { format!(", because it is text, {TEXT_REMEDY}") } else { String::new() };
-    let reason = format!("column '{column}' of type {from} cannot be converted to {dtype}{remedy}");
+    let Some((kind, remedy)) = unfit(from) else { return Ok(()) };
+    let reason = format!(
+        "column '{column}' of type {from} cannot be converted to {dtype}, because it is {kind}, which a tensor cannot hold; \
+         {remedy}"
+    );
     Err(Error::invalid(field, reason))
 }
 
-/// Advice about text, which a tensor cannot hold.
-const TEXT_REMEDY: &str = "which a tensor cannot hold; leave it out, or select numbers such as hash_bucket(COLUMN, 100000) AS bucket";
+/// For a type that no tensor can hold, whatever its `dtype`: what it is, and what to do. `None` for numbers and booleans.
+fn unfit(from: &DataType) -> Option<(&'static str, &'static str)> {
+    match from {
+        DataType::Boolean => None,
+        number if number.is_numeric() => None,
+        text if is_text(text) => {
+            Some(("text", "leave it out, or select numbers such as hash_bucket(COLUMN, 100000) AS bucket"))
+        }
+        DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => Some((
+            "a point in time",
+            "leave it out, or select numbers such as to_unixtime(COLUMN) AS seconds",
+        )),
+        DataType::Duration(_) => Some((
+            "a duration",
+            "leave it out, or select numbers such as EXTRACT(EPOCH FROM COLUMN) AS seconds",
+        )),
+        DataType::Struct(_) => {
+            Some(("a struct", "leave it out, or select a field of it, such as COLUMN['field'] AS field"))
+        }
+        _ => Some(("no number", "leave it out")),
+    }
+}
 
 fn is_text(data_type: &DataType) -> bool {
     match data_type {
@@ -212,6 +234,25 @@ fn filled(array: &ArrayRef, fill: &[u8]) -> Result<ArrayRef, String> {
     }
     let filled = ArrayData::builder(data.data_type().clone()).len(data.len()).add_buffer(Buffer::from(bytes));
     filled.align_buffers(true).build().map(make_array).map_err(|error| error.to_string())
+}
+
+/// Converts the items of all fixed-size lists to `dtype`, and returns them as bytes. Null items are replaced by `fill`; items of null lists
+/// can be anything. Returns the reason if the conversion fails.
+pub(crate) fn fixed_size_items(
+    lists: &FixedSizeListArray,
+    dtype: &DataType,
+    fill: Option<f64>,
+) -> Result<Vec<u8>, String> {
+    let items = lists.values().slice(0, lists.len() * lists.value_length() as usize);
+    let items = convert(&items, dtype)?;
+    let items = match (fill, items.null_count()) {
+        (_, 0) => items,
+        (None, _) => return Err("a null among the items of a list; set null_value for the tensor".into()),
+        (Some(fill), _) => filled(&items, &fill_bytes(fill, dtype))?,
+    };
+    let width = dtype.primitive_width().ok_or_else(|| format!("{dtype} has no width"))?;
+    let items = items.to_data();
+    Ok(items.buffers()[0].as_slice()[items.offset() * width..][..items.len() * width].to_vec())
 }
 
 /// Concatenates the first `len` items of each list as bytes, and appends `padding` to shorter lists. A null list is all

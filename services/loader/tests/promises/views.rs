@@ -5,7 +5,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Date32Array, DurationSecondArray, FixedSizeListArray, Int32Array,
+    Int64Array, RecordBatch, cast::AsArray, types::*,
+};
+use arrow_buffer::NullBuffer;
+use arrow_schema::Field;
 use forebay_loader::{Config, CountProgress, Error, Job};
 use forebay_proto::v1::{Dedupe, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
@@ -304,4 +309,111 @@ async fn a_window_is_estimated_with_the_converted_width_of_list_items() {
     // 80,000 items of 8 bytes, and 12 bytes per row.
     assert!(loader.resident_bytes() > 80_000 * 8);
     assert!(job.summary().window_bytes > 80_000 * 8, "{}", job.summary().window_bytes);
+}
+
+/// Rows `0..rows` with the number `id`, the embedding `e` of `[id, id + 1]`, null if `id` is 3 modulo 10, `n` of the same numbers whose
+/// second one is null if `id` is 5 modulo 10, and flags `b`.
+fn embeddings(rows: i64) -> RecordBatch {
+    let pairs = |values: ArrayRef, nulls: Option<NullBuffer>| {
+        let item = Arc::new(Field::new("item", values.data_type().clone(), true));
+        Arc::new(FixedSizeListArray::new(item, 2, values, nulls)) as ArrayRef
+    };
+    let values = |is_null: fn(i64) -> bool| {
+        let values = (0..rows).flat_map(move |id| [Some(id), (!is_null(id)).then_some(id + 1)]);
+        Arc::new(values.collect::<Int64Array>()) as ArrayRef
+    };
+    let nulls = NullBuffer::from((0..rows).map(|id| id % 10 != 3).collect::<Vec<_>>());
+    let flags = (0..rows).flat_map(|id| [Some(id % 2 == 0), Some(true)]).collect::<BooleanArray>();
+    RecordBatch::try_from_iter([
+        ("id", Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef),
+        ("e", pairs(values(|_| false), Some(nulls))),
+        ("n", pairs(values(|id| id % 10 == 5), None)),
+        ("b", pairs(Arc::new(flags), None)),
+        ("d", Arc::new(Date32Array::from_iter_values(0..rows as i32)) as ArrayRef),
+        ("took", Arc::new(DurationSecondArray::from_iter_values(0..rows)) as ArrayRef),
+    ])
+    .unwrap()
+}
+
+fn tensor_of(columns: &[&str], dtype: &str, null_value: Option<f64>) -> Train {
+    let columns = columns.iter().map(ToString::to_string).collect();
+    let tensor = Tensor { name: "t".into(), columns, dtype: dtype.into(), null_value, ..Tensor::default() };
+    in_order(Train { tensors: vec![tensor], ..Train::default() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fixed_size_lists_are_as_many_columns_of_a_tensor_as_they_have_items() {
+    let reader = reader(store(&[embeddings(1500)], 400).await).await;
+    for train in [tensor_of(&["id", "e", "b", "n"], "float32", Some(-1.0)), {
+        let dedupe = Dedupe {
+            key: vec!["id".into()],
+            tensor: "t".into(),
+            columns: ["id", "e", "b", "n"].map(str::to_owned).to_vec(),
+            dtype: "float32".into(),
+            null_value: Some(-1.0),
+        };
+        in_order(Train { dedupe: vec![dedupe], ..Train::default() })
+    }] {
+        let batches = rows(&train, &reader).await.unwrap();
+        let mut id = 0_i64;
+        for batch in &batches {
+            let of_rows = match batch["t"].as_list_opt::<i32>() {
+                Some(distinct) => Arc::clone(distinct.values()),
+                None => Arc::clone(&batch["t"]),
+            };
+            let of_rows = of_rows.as_fixed_size_list();
+            assert_eq!(of_rows.value_length(), 7);
+            for row in 0..of_rows.len() {
+                let found = of_rows.value(row).as_primitive::<Float32Type>().values().to_vec();
+                let (first, second) = (id as f32, (id + 1) as f32);
+                let e = if id % 10 == 3 { [-1.0, -1.0] } else { [first, second] };
+                let n = [first, if id % 10 == 5 { -1.0 } else { second }];
+                let b = [f32::from(u8::from(id % 2 == 0)), 1.0];
+                assert_eq!(found, [&[first][..], &e, &b, &n].concat(), "{id}");
+                id += 1;
+            }
+        }
+        assert_eq!(id, 1500);
+    }
+
+    // The items have one of the types of tensors.
+    let filtered = Train { filter: "id % 10 > 5".into(), ..tensor_of(&["e", "n"], "", None) };
+    let first = &rows(&filtered, &reader).await.unwrap()[0];
+    let found = first["t"].as_fixed_size_list().value(1);
+    assert_eq!(found.as_primitive::<Int64Type>().values()[..], [7, 8, 7, 8]);
+
+    let error = rows(&tensor_of(&["e"], "", None), &reader).await.unwrap_err().to_string();
+    assert!(error.contains("'e'") && error.contains("a null; set null_value"), "{error}");
+    let error = rows(&tensor_of(&["n"], "", None), &reader).await.unwrap_err().to_string();
+    assert!(error.contains("'n'") && error.contains("a null among the items of a list"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_tensors_advise_only_what_helps() {
+    let reader = reader(store(&[embeddings(10)], 400).await).await;
+    let refused = |train: &Train| refused(train, &reader);
+    for (columns, dtype, words) in [
+        (
+            &["d"][..],
+            "",
+            "Date32 (a point in time), which a tensor cannot hold; leave it out, or select numbers such as to_unixtime(",
+        ),
+        (&["d"], "float32", "because it is a point in time, which a tensor cannot hold"),
+        (
+            &["took"],
+            "",
+            "Duration(s) (a duration), which a tensor cannot hold; leave it out, or select numbers such as EXTRACT(",
+        ),
+        (&["id", "took"], "", "one of them is a duration"),
+        (&["took"], "int64", "because it is a duration, which a tensor cannot hold"),
+        (&["b"], "", "the columns are of type Boolean; set dtype to one of"),
+        (&["id", "b"], "", "the columns are of types Int64 and Boolean; set dtype to one of"),
+    ] {
+        let error = refused(&tensor_of(columns, dtype, None));
+        assert!(error.contains(words), "{columns:?} {dtype}: {error}");
+        assert!(words.contains("set dtype") || !error.contains("set dtype"), "{error}");
+    }
+    let mut lists = tensor_of(&["e"], "", None);
+    lists.tensors[0].max_list_length = Some(2);
+    assert!(refused(&lists).contains("leave out max_list_length and ragged"), "{}", refused(&lists));
 }
