@@ -22,7 +22,8 @@ pub struct Config {
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
     pub concurrent_blocks: usize,
     /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream gets one batch of any
-    /// size, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
+    /// size, and another one while all its batches are being sent, if the share of its token has room. At most 128 batches wait to be
+    /// sent, and only one before the first is sent. Default: 64 MiB.
     pub prefetch_bytes: u64,
     /// Maximum size of the finished batches, in bytes over all streams. Each token has a share in proportion to its
     /// weight. The streams of a token divide its share evenly. A stream whose batches are all being sent may exceed its

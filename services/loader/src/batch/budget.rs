@@ -23,6 +23,13 @@ use tokio::{sync::Notify, time::Instant};
 use super::consumer::Consumer;
 use turns::{Turn, Turns};
 
+/// Maximum number of batches of a stream that its consumer has not taken.
+///
+/// The budget in bytes alone would allow 65,536 batches of 1 KiB, which take seconds to make. The CPU threads would first make them, and
+/// then the first batches of other streams. 128 small batches take a few milliseconds, which is more than the time between two turns of
+/// a consumer. Large batches reach the budget in bytes before.
+const MAX_UNTAKEN: u64 = 128;
+
 /// Prefetch budget of all streams. Tenants share it by weight, and the streams of a tenant share theirs evenly. Cheap to
 /// clone.
 #[derive(Clone)]
@@ -56,7 +63,9 @@ struct TenantBudget {
 ///
 /// A batch is charged until it is sent. The first batch of a stream must fit the maximum of the tenant; it fits in any case if the
 /// tenant has no other one. Further batches must fit the share of the stream. While all its batches are being sent, the next one
-/// need only fit the share of the tenant. While other streams wait for their first batch, a stream gets no further one.
+/// need only fit the share of the tenant. While other streams wait for their first batch, a stream gets no further one. Until the
+/// consumer has taken the first batch, there is no second one, so that a server with many new streams first sends a batch to each of
+/// them. After that, at most [`MAX_UNTAKEN`] wait for the consumer.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
     tenant: Arc<TenantBudget>,
@@ -64,6 +73,10 @@ pub(crate) struct StreamBudget {
     used_bytes: AtomicU64,
     /// Reserved bytes of batches that the consumer has not taken.
     untaken_bytes: AtomicU64,
+    /// Number of batches that the consumer has not taken.
+    untaken: AtomicU64,
+    /// True once the consumer has taken a batch.
+    has_taken: AtomicBool,
     freed: Arc<Notify>,
     consumer: Consumer,
 }
@@ -143,12 +156,13 @@ impl PrefetchBudget {
             self.shared.weights.fetch_add(weight.wrapping_sub(before), Ordering::Relaxed);
             tenant
         };
-        let (used_bytes, untaken_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(StreamBudget {
             total: self.clone(),
             tenant,
-            used_bytes,
-            untaken_bytes,
+            used_bytes: AtomicU64::new(0),
+            untaken_bytes: AtomicU64::new(0),
+            untaken: AtomicU64::new(0),
+            has_taken: AtomicBool::new(false),
             freed: Arc::default(),
             consumer: Consumer::new(),
         })
@@ -191,7 +205,7 @@ impl StreamBudget {
 
     /// True if the stream has no batch.
     pub(crate) fn is_empty(&self) -> bool {
-        self.used_bytes.load(Ordering::Acquire) == 0
+        self.used_bytes.load(Ordering::Acquire) == 0 && self.untaken.load(Ordering::Acquire) == 0
     }
 
     /// Returns the handle that tells until when the consumer may pause.
@@ -208,6 +222,7 @@ impl StreamBudget {
             if self.try_reserve(bytes, turn.as_ref()) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
+                self.untaken.fetch_add(1, Ordering::AcqRel);
                 return BatchReservation {
                     budget: Arc::clone(self),
                     bytes: AtomicU64::new(bytes),
@@ -230,7 +245,8 @@ impl StreamBudget {
     /// Charges `bytes` to the tenant and returns true, if the stream may have them. `turn` is that of the stream, if it waits for its
     /// first batch.
     fn try_reserve(&self, bytes: u64, turn: Option<&Turn<'_>>) -> bool {
-        if !self.tenant.turns.is_next(turn) {
+        let max_untaken = if self.has_taken.load(Ordering::Acquire) { MAX_UNTAKEN } else { 1 };
+        if !self.tenant.turns.is_next(turn) || self.untaken.load(Ordering::Acquire) >= max_untaken {
             return false;
         }
         let used = self.used_bytes.load(Ordering::Acquire);
@@ -296,6 +312,8 @@ impl BatchReservation {
     fn mark_taken(&self) {
         if !self.is_taken.swap(true, Ordering::AcqRel) {
             self.budget.untaken_bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
+            self.budget.untaken.fetch_sub(1, Ordering::AcqRel);
+            self.budget.has_taken.store(true, Ordering::Release);
             self.budget.consumer.takes();
             self.budget.freed.notify_one();
         }
@@ -316,6 +334,9 @@ impl Drop for BatchReservation {
     fn drop(&mut self) {
         let is_taken = *self.is_taken.get_mut();
         self.budget.charge(0_u64.wrapping_sub(*self.bytes.get_mut()), is_taken);
+        if !is_taken {
+            self.budget.untaken.fetch_sub(1, Ordering::AcqRel);
+        }
         self.budget.tenant.wake();
         if is_taken {
             self.budget.consumer.has_received();
@@ -332,10 +353,65 @@ mod tests {
 
     use super::*;
 
+    /// Registers a stream whose consumer has taken batches before.
+    fn running(total: &PrefetchBudget, tenant: Tenant) -> Arc<StreamBudget> {
+        let stream = total.enter(tenant);
+        drop(BatchCharge::of_taken(&Arc::new(stream.reserve(0).now_or_never().unwrap())));
+        stream
+    }
+
+    #[test]
+    fn a_second_batch_is_made_once_the_first_is_taken() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let stream = total.enter(Tenant::SERVER);
+        let first = Arc::new(stream.reserve(1).now_or_never().unwrap());
+        let mut second = Box::pin(stream.reserve(1));
+        assert!((&mut second).now_or_never().is_none());
+        let _sending = BatchCharge::of_taken(&first);
+        let _second = second.now_or_never().expect("the first one is being sent");
+        assert!(stream.reserve(1).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_stream_with_an_empty_batch_has_one_and_waits_for_no_turn() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let (empty, other) = (total.enter(Tenant::SERVER), running(&total, Tenant::SERVER));
+        let _batch = empty.reserve(0).now_or_never().unwrap();
+        assert!(!empty.is_empty());
+        let mut second = Box::pin(empty.reserve(0));
+        assert!((&mut second).now_or_never().is_none());
+        assert!(other.reserve(10).now_or_never().is_some(), "no other stream waits for its first batch");
+    }
+
+    #[test]
+    fn a_stream_whose_first_batch_fails_gets_another_one() {
+        let total = PrefetchBudget::new(100, 100, 200);
+        let stream = total.enter(Tenant::SERVER);
+        drop(stream.reserve(1).now_or_never().unwrap());
+        assert!(stream.reserve(1).now_or_never().is_some());
+    }
+
+    #[test]
+    fn the_number_of_batches_that_wait_for_a_consumer_is_limited_whatever_their_size() {
+        let total = PrefetchBudget::new(1 << 30, 1 << 30, 2 << 30);
+        let stream = running(&total, Tenant::SERVER);
+        let mut batches: Vec<_> =
+            (0..MAX_UNTAKEN).map(|_| Arc::new(stream.reserve(1).now_or_never().unwrap())).collect();
+        let mut next = Box::pin(stream.reserve(1));
+        assert!((&mut next).now_or_never().is_none());
+        let sending = BatchCharge::of_taken(&batches[0]);
+        let next = next.now_or_never().expect("one was taken");
+        assert!(stream.reserve(1).now_or_never().is_none());
+        batches.pop();
+        assert!(stream.reserve(1).now_or_never().is_some(), "one was dropped");
+        drop((next, sending, batches));
+        assert_eq!(stream.untaken.load(Ordering::Relaxed), 0);
+    }
+
     #[test]
     fn streams_share_the_space_and_one_batch_always_has_some() {
         let total = PrefetchBudget::new(100, 60, 200);
-        let (first, second) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
+        let (first, second) = (running(&total, Tenant::SERVER), running(&total, Tenant::SERVER));
         // Two streams get half of the budget each.
         let reservation = first.reserve(40).now_or_never().unwrap();
         assert!(first.reserve(20).now_or_never().is_none());
@@ -361,7 +437,7 @@ mod tests {
     #[test]
     fn a_batch_counts_until_it_is_sent_and_a_stream_always_gets_one() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let streams: Vec<_> = (0..10).map(|_| running(&total, Tenant::SERVER)).collect();
         let taken = |stream: &Arc<StreamBudget>, bytes| {
             stream.reserve(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
         };
@@ -383,7 +459,7 @@ mod tests {
     #[test]
     fn a_stream_that_waits_for_its_tenant_continues_when_another_stream_releases_bytes() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let streams: Vec<_> = (0..10).map(|_| running(&total, Tenant::SERVER)).collect();
         let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
         let other = streams[1].reserve(80).now_or_never().unwrap();
         let mut second = Box::pin(streams[0].reserve(20));
@@ -395,7 +471,7 @@ mod tests {
     #[test]
     fn first_batches_take_at_most_twice_the_share_and_streams_wait_for_them_in_turn() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let streams: Vec<_> = (0..10).map(|_| running(&total, Tenant::SERVER)).collect();
         let used = || streams[0].tenant.used_bytes.load(Ordering::Relaxed);
         let mut held: Vec<_> =
             streams[..2].iter().map(|one| one.reserve(90).now_or_never().unwrap()).collect();
@@ -425,7 +501,7 @@ mod tests {
     #[test]
     fn a_stream_that_gives_up_its_turn_lets_the_next_one_continue() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let streams: Vec<_> = (0..3).map(|_| total.enter(Tenant::SERVER)).collect();
+        let streams: Vec<_> = (0..3).map(|_| running(&total, Tenant::SERVER)).collect();
         let _held = streams[0].reserve(150).now_or_never().unwrap();
         let mut second = Box::pin(streams[1].reserve(100));
         let mut third = Box::pin(streams[2].reserve(50));
@@ -437,7 +513,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_that_are_released_while_a_stream_waits_for_its_turn_are_offered_again_after_it() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let streams: Vec<_> = (0..10).map(|_| running(&total, Tenant::SERVER)).collect();
         let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
         let large = streams[1].reserve(180).now_or_never().unwrap();
         let stream = Arc::clone(&streams[0]);
@@ -457,7 +533,7 @@ mod tests {
     async fn a_consumer_has_one_second_more_for_each_mebibyte_that_it_is_receiving() {
         let (mib, patience) = (1 << 20, Duration::from_secs(60));
         let total = PrefetchBudget::new(100 * mib, 100 * mib, 200 * mib);
-        let (slow, other) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
+        let (slow, other) = (running(&total, Tenant::SERVER), running(&total, Tenant::SERVER));
         let _sending = BatchCharge::of_taken(&Arc::new(slow.reserve(150 * mib).now_or_never().unwrap()));
         let mut waiting = Box::pin(other.reserve(100 * mib));
         assert!((&mut waiting).now_or_never().is_none());
@@ -469,7 +545,7 @@ mod tests {
     async fn a_paused_stream_is_overdue_only_while_another_one_of_its_tenant_waits_for_a_batch() {
         let (second, patience) = (Duration::from_secs(1), Duration::from_secs(60));
         let total = PrefetchBudget::new(100, 100, 200);
-        let (paused, reading) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
+        let (paused, reading) = (running(&total, Tenant::SERVER), running(&total, Tenant::SERVER));
         let batch = Arc::new(paused.reserve(200).now_or_never().unwrap());
         let _sending = BatchCharge::of_taken(&batch);
         tokio::time::sleep(100 * second).await;
@@ -489,7 +565,7 @@ mod tests {
     #[test]
     fn a_changed_weight_counts_from_the_next_stream_on() {
         let total = PrefetchBudget::new(100, 100, 200);
-        let enter = |id, weight| total.enter(Tenant::new(id, NonZeroU32::new(weight).unwrap()));
+        let enter = |id, weight| running(&total, Tenant::new(id, NonZeroU32::new(weight).unwrap()));
         let (_other, first) = (enter(2, 1), enter(1, 1));
         assert_eq!(first.tenant_bytes(), 50);
         let second = enter(1, 4);
@@ -502,9 +578,9 @@ mod tests {
     fn streams_of_one_tenant_take_nothing_from_the_budget_of_another() {
         let total = PrefetchBudget::new(100, 100, 200);
         let tenant = |id: u32| Tenant::new(id.into(), NonZeroU32::new(id).unwrap());
-        let many: Vec<_> = (0..6).map(|_| total.enter(tenant(1))).collect();
+        let many: Vec<_> = (0..6).map(|_| running(&total, tenant(1))).collect();
         let held: Vec<_> = many.iter().map(|stream| stream.reserve(30).now_or_never().unwrap()).collect();
-        let other = total.enter(tenant(3));
+        let other = running(&total, tenant(3));
         assert!(other.reserve(75).now_or_never().is_some());
         drop((held, many));
         assert!(other.reserve(100).now_or_never().is_some(), "the only tenant");

@@ -49,6 +49,24 @@ async fn a_short_batch_does_not_exceed_the_prefetch_budget() {
     assert!((1..=5).contains(&made), "the short one is among them: {made}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_batch_is_sent_before_a_second_one_is_made_and_few_small_ones_wait() {
+    let counters = Counters::from_zero().await;
+    let reader = reader(store(&[numbered(0..20_000)], 1 << 20).await).await;
+    let train = Train { batch_size: 1, columns: vec!["id".into()], ..Train::default() };
+    let mut batches = loader(1 << 30, 2, Config::default()).batches(job(&train, &reader), 0, 0);
+    assert_eq!(made_by_itself(&counters, 0).await, 1);
+    let mut taken = 0;
+    for count in [1, 300] {
+        take(&mut batches, count).await;
+        taken += count;
+        while counters.get(GATHERED) < taken + 128 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(made_by_itself(&counters, taken).await, 128, "after {taken}");
+    }
+}
+
 /// Dataset of six blocks of 1,000 rows, and a request with windows of two blocks and batches of 100 rows.
 async fn windows_of_two_blocks() -> (Reader, Train) {
     let files: Vec<_> = (0..6).map(|file| numbered(file * 1000..(file + 1) * 1000)).collect();
