@@ -5,6 +5,7 @@ mod explain;
 mod inspect;
 mod local;
 mod log;
+mod printable;
 #[cfg(test)]
 pub(crate) mod reference;
 mod runtime;
@@ -19,6 +20,7 @@ use serde::{Deserialize, de::IntoDeserializer};
 
 use crate::{Address, Server, Settings, Tls};
 use explain::Explain;
+use printable::printable;
 use runtime::runtime;
 
 /// Time for which the end of the server waits for reads and writes of files that have started.
@@ -205,7 +207,7 @@ pub fn describe(error: &anyhow::Error) -> String {
             text = format!("{text}{separator}{cause}");
         }
     }
-    text
+    printable(&text)
 }
 
 impl Cli {

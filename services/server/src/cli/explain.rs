@@ -12,7 +12,7 @@ use clap::Args;
 use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format};
 use serde::de::DeserializeOwned;
 
-use super::runtime::runtime;
+use super::{printable::printable, runtime::runtime};
 use crate::Settings;
 use local::Local;
 use remote::Remote;
@@ -135,7 +135,7 @@ impl Explain {
             shown.push(b'\n');
         } else {
             let read = serde_json::from_slice(&shown).context("the server sent an unexpected response")?;
-            shown = as_text(&read).into_bytes();
+            shown = printable(&as_text(&read)).into_bytes();
         }
         Ok(std::io::stdout().write_all(&shown)?)
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, io::Write as _, sync::Arc, thread::available_parallelism};
 
+use arrow_schema::Field;
 use bytesize::ByteSize;
 use clap::Args;
 use forebay_loader::{self as loader, CountProgress, Job, Loader, Pool, Scheduling};
@@ -10,7 +11,7 @@ use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use super::runtime::runtime;
+use super::{printable::printable, runtime::runtime};
 
 /// Memory for the columns that a filter reads, in bytes.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -47,7 +48,7 @@ impl Inspect {
     pub(super) fn run(self) -> anyhow::Result<()> {
         const THREADS: usize = 4;
         let text = runtime(THREADS, THREADS, &Config::default())?.block_on(self.look())?;
-        std::io::stdout().write_all(text.as_bytes())?;
+        std::io::stdout().write_all(printable(&text).as_bytes())?;
         Ok(())
     }
 
@@ -118,12 +119,13 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
     writeln!(text, "rows         {}", snapshot.rows())?;
     writeln!(text, "decoded      {}", ByteSize(snapshot.decoded_bytes()))?;
     writeln!(text)?;
-    let widest = snapshot.schema().fields().iter().map(|field| field.name().len()).max().unwrap_or(0).max(6);
+    let name = |field: &Field| printable(field.name()).replace('\n', "\\n");
+    let widest = snapshot.schema().fields().iter().map(|field| name(field).len()).max().unwrap_or(0).max(6);
     writeln!(text, "{:<widest$}  {:>10}  {:>12}  type", "column", "decoded", "nulls")?;
     for (column, field) in snapshot.schema().fields().iter().enumerate() {
         let nulls = snapshot.nulls(column).map_or("unknown".to_owned(), |nulls| nulls.to_string());
         let bytes = ByteSize(snapshot.column_decoded_bytes(column)).to_string();
-        writeln!(text, "{:<widest$}  {bytes:>10}  {nulls:>12}  {}", field.name(), field.data_type())?;
+        writeln!(text, "{:<widest$}  {bytes:>10}  {nulls:>12}  {}", name(field), field.data_type())?;
     }
     writeln!(text)
 }
