@@ -12,14 +12,15 @@
 
 use arrow_schema::{DECIMAL256_MAX_PRECISION, DataType};
 use datafusion_common::{
-    DFSchema, Result, ScalarValue,
+    DFSchema, Result, ScalarValue, plan_err,
     tree_node::{Transformed, TreeNode},
 };
 use datafusion_expr::{
     BinaryExpr, Case, Expr, ExprSchemable, Operator,
+    binary::BinaryTypeCoercer,
     expr::{Between, InList, ScalarFunction},
     lit,
-    type_coercion::binary::binary_numeric_coercion,
+    type_coercion::{binary::binary_numeric_coercion, is_signed_numeric, is_timestamp},
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 
@@ -72,11 +73,37 @@ pub(crate) fn with_exact_comparisons(
             Expr::ScalarFunction(call) if call.name() == "nullif" => nullif(call, scope)?,
             Expr::ScalarFunction(call) if is_member_test(call.name()) => with_type(call, schema)?,
             Expr::ScalarFunction(call) => call_of_one_type(call, schema)?,
+            Expr::Not(operand) => {
+                check_condition(&operand.get_type(schema)?)?;
+                Expr::Not(operand)
+            }
+            Expr::Negative(operand) => {
+                check_signed(&operand.get_type(schema)?)?;
+                Expr::Negative(operand)
+            }
             part => part,
         };
         Ok(Transformed::yes(rewritten))
     });
     rewritten.map(|rewritten| rewritten.data)
+}
+
+/// Checks the type of the operand of `NOT`.
+fn check_condition(data_type: &DataType) -> Result<()> {
+    let coerced = BinaryTypeCoercer::new(data_type, &Operator::IsDistinctFrom, &DataType::Boolean);
+    match coerced.get_input_types() {
+        Ok(_) => Ok(()),
+        Err(_) => plan_err!("NOT of a value of type {data_type}, expected a boolean"),
+    }
+}
+
+/// Checks the type of the operand of `-`.
+fn check_signed(data_type: &DataType) -> Result<()> {
+    let has_sign = data_type.is_null()
+        || is_signed_numeric(data_type)
+        || is_interval(data_type)
+        || is_timestamp(data_type);
+    if has_sign { Ok(()) } else { plan_err!("- of a value of type {data_type}, expected a signed number") }
 }
 
 fn compared(left: Expr, op: Operator, right: Expr, scope: Scope<'_>) -> Result<Expr> {
@@ -291,8 +318,9 @@ fn nullif(call: ScalarFunction, scope: Scope<'_>) -> Result<Expr> {
     let (value, other) = (value.clone(), other.clone());
     let own = value.get_type(scope.schema)?;
     let result = if value_side.class() == Some(Class::Number) {
-        let coerced = scope.simplifier.coerce(Expr::ScalarFunction(call), scope.schema)?;
-        let common = coerced.get_type(scope.schema)?;
+        let coerced = scope.simplifier.coerce(Expr::ScalarFunction(call), scope.schema);
+        let common =
+            coerced.and_then(|coerced| coerced.get_type(scope.schema)).unwrap_or_else(|_| own.clone());
         if common.is_floating() || widens(&own, &common) { common } else { own }
     } else {
         own

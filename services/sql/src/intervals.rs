@@ -41,7 +41,7 @@ pub(crate) fn with_exact_sums(expression: Expr, schema: &DFSchema) -> Result<Exp
         if !matches!(op, Operator::Plus | Operator::Minus) {
             return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })));
         }
-        let (left, right) = match (is_interval(&left, schema)?, is_interval(&right, schema)?) {
+        let (left, right) = match (is_interval(&left, schema), is_interval(&right, schema)) {
             (false, true) => sum(*left, *right, schema)?,
             (true, false) if op == Operator::Plus => {
                 let (right, left) = sum(*right, *left, schema)?;
@@ -54,15 +54,17 @@ pub(crate) fn with_exact_sums(expression: Expr, schema: &DFSchema) -> Result<Exp
     rewritten.map(|rewritten| rewritten.data)
 }
 
-fn is_interval(part: &Expr, schema: &DFSchema) -> Result<bool> {
-    Ok(matches!(part.get_type(schema)?, DataType::Interval(_)))
+/// True for intervals. A part with comparisons that are not resolved yet can be without a type.
+fn is_interval(part: &Expr, schema: &DFSchema) -> bool {
+    matches!(part.get_type(schema), Ok(DataType::Interval(_)))
 }
 
 /// Returns both sides, of which the time has a unit that represents the sum.
 fn sum(time: Expr, interval: Expr, schema: &DFSchema) -> Result<(Expr, Expr)> {
-    let data_type = match time.get_type(schema)? {
-        DataType::Dictionary(_, value) => *value,
-        other => other,
+    let data_type = match time.get_type(schema) {
+        Ok(DataType::Dictionary(_, value)) => *value,
+        Ok(other) => other,
+        Err(_) => return Ok((time, interval)),
     };
     let (unit, zone) = match &data_type {
         DataType::Date32 | DataType::Date64 => (TimeUnit::Microsecond, None),

@@ -2,6 +2,9 @@
 //!
 //! DataFusion plans a literal with a fraction or an exponent as a double, before the type of the other side of a comparison is known. Such
 //! literals are planned as parameters of type double, and become doubles that carry their text until comparisons are resolved.
+//!
+//! `NOT x` and `-x` are planned as `x = $1` and `$1 - x`. DataFusion's planner asks for the type of the operand of a prefix operator,
+//! and some comparisons have a type only after they are resolved, such as those of times with different units.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -11,7 +14,7 @@ use datafusion_common::{
     metadata::FieldMetadata,
     tree_node::{Transformed, TreeNode},
 };
-use datafusion_expr::{Cast, Expr, TryCast, expr::InList};
+use datafusion_expr::{BinaryExpr, Cast, Expr, TryCast, expr::InList};
 use datafusion_sql::sqlparser::ast;
 
 use super::{number::Number, place};
@@ -29,6 +32,8 @@ enum Parameter<'a> {
     /// Text of a number.
     Number(String),
     Set(&'a NamedSet),
+    /// Stands for a prefix operator, next to its operand.
+    Prefix(ast::UnaryOperator),
 }
 
 /// Literals and sets of values of an expression that are planned as parameters.
@@ -70,10 +75,16 @@ impl<'a> Literals<'a> {
     /// Types of the parameters.
     pub(crate) fn types(&self) -> Vec<Option<FieldRef>> {
         let double = Arc::new(Field::new("literal", DataType::Float64, false));
-        vec![Some(double); self.parameters.len()]
+        let boolean = Arc::new(Field::new("not", DataType::Boolean, false));
+        let types = self.parameters.iter().map(|parameter| match parameter {
+            Parameter::Prefix(ast::UnaryOperator::Not) => Arc::clone(&boolean),
+            _ => Arc::clone(&double),
+        });
+        types.map(Some).collect()
     }
 
-    /// Replaces the parameters of a planned expression by literals that carry their text. A literal includes its sign.
+    /// Replaces the parameters of a planned expression by literals that carry their text, and by prefix operators. A literal includes its
+    /// sign.
     pub(crate) fn restored(&self, planned: Expr) -> Result<Expr> {
         let restored = planned.transform_up(|part| {
             Ok(Transformed::yes(match part {
@@ -94,10 +105,16 @@ impl<'a> Literals<'a> {
                         _ => Expr::InList(InList { expr, list, negated }),
                     }
                 }
-                Expr::Negative(inner) => match text(&inner) {
-                    Some(text) => literal(&opposite(text)),
-                    None => Expr::Negative(inner),
-                },
+                Expr::Negative(inner) => negative(inner),
+                Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+                    if self.is_prefix(&right, &ast::UnaryOperator::Not) {
+                        Expr::Not(left)
+                    } else if self.is_prefix(&left, &ast::UnaryOperator::Minus) {
+                        negative(right)
+                    } else {
+                        Expr::BinaryExpr(BinaryExpr { left, op, right })
+                    }
+                }
                 part => part,
             }))
         });
@@ -117,6 +134,24 @@ impl<'a> Literals<'a> {
     fn add(&mut self, parameter: Parameter<'a>) -> ast::Expr {
         self.parameters.push(parameter);
         ast::Expr::Value(ast::Value::Placeholder(format!("${}", self.parameters.len())).into())
+    }
+
+    /// Replaces a prefix operator, whose operand is planned already.
+    fn prefixed(&mut self, op: ast::UnaryOperator, operand: ast::Expr) -> ast::Expr {
+        let operand = Box::new(ast::Expr::Nested(Box::new(operand)));
+        let parameter = Box::new(self.add(Parameter::Prefix(op)));
+        match op {
+            ast::UnaryOperator::Not => {
+                ast::Expr::BinaryOp { left: operand, op: ast::BinaryOperator::Eq, right: parameter }
+            }
+            _ => ast::Expr::BinaryOp { left: parameter, op: ast::BinaryOperator::Minus, right: operand },
+        }
+    }
+
+    /// True if a part of a planned expression stands for the prefix operator `op`.
+    fn is_prefix(&self, part: &Expr, op: &ast::UnaryOperator) -> bool {
+        let Expr::Placeholder(parameter) = part else { return false };
+        matches!(self.parameter_of(&parameter.id), Some(Parameter::Prefix(found)) if found == op)
     }
 
     fn parameter_of(&self, id: &str) -> Option<&Parameter<'a>> {
@@ -186,7 +221,32 @@ impl ast::VisitorMut for Literals<'_> {
         if let Some(parameter) = text.and_then(|text| self.parameter(text)) {
             *part = parameter;
         }
+        if self.intervals == 0
+            && let ast::Expr::UnaryOp { op, expr } = part
+            && is_planned_later(*op, expr)
+        {
+            let operand = std::mem::replace(&mut **expr, ast::Expr::Value(ast::Value::Null.into()));
+            *part = self.prefixed(*op, operand);
+        }
         ControlFlow::Continue(())
+    }
+}
+
+/// True for prefix operators for which DataFusion's planner asks for the type of the operand. It does not for numbers and intervals, whose
+/// sign it reads.
+fn is_planned_later(op: ast::UnaryOperator, operand: &ast::Expr) -> bool {
+    match op {
+        ast::UnaryOperator::Not => true,
+        ast::UnaryOperator::Minus => !matches!(operand, ast::Expr::Value(_) | ast::Expr::Interval(_)),
+        _ => false,
+    }
+}
+
+/// The negative of a part.
+fn negative(part: Box<Expr>) -> Expr {
+    match text(&part) {
+        Some(text) => literal(&opposite(text)),
+        None => Expr::Negative(part),
     }
 }
 

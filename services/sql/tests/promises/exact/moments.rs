@@ -115,6 +115,10 @@ fn compare_all(left: &ArrayRef, right: &ArrayRef, operators: &[&str]) {
             let types = (left.data_type(), right.data_type());
             assert_eq!(found, compared(a.as_ref(), op, b.as_ref()), "{a:?} {op} {b:?} of {types:?}");
         }
+        let of = |text: String| conditions(&text, &batch);
+        let opposite: Vec<_> =
+            of(format!("a {op} b")).into_iter().map(|found| found.map(|found| !found)).collect();
+        assert_eq!(of(format!("NOT a {op} b")), opposite, "NOT {op}");
     }
 }
 
@@ -263,6 +267,38 @@ fn literals_of_dates_and_times_are_compared_with_each_other_exactly() {
     ] {
         let condition = format!("x = 1 AND {condition}");
         assert_eq!(conditions(&condition, &batch), [Some(expected)], "{condition}");
+    }
+}
+
+#[test]
+fn conditions_with_times_of_different_units_can_be_parts_of_other_expressions() {
+    let batch = RecordBatch::try_from_iter_with_nullable([
+        ("ms", Arc::new(Time32MillisecondArray::from(vec![Some(1), Some(2), None])) as ArrayRef, true),
+        ("us", Arc::new(Time64MicrosecondArray::from(vec![Some(1_000), Some(1), Some(3)])) as ArrayRef, true),
+    ])
+    .unwrap();
+    let (yes, no) = (Some(true), Some(false));
+    for (condition, expected) in [
+        ("NOT ms = TIME '00:00:00.001'", [no, yes, None]),
+        ("NOT NOT ms = us", [yes, no, None]),
+        ("NOT ms IS DISTINCT FROM us", [yes, no, no]),
+        ("NOT (ms < us OR us = TIME '00:00:00.003')", [yes, yes, None]),
+        ("NOT ms NOT IN (us)", [yes, no, None]),
+        ("(NOT ms = us) = (ms <> us)", [yes, yes, None]),
+        ("coalesce(NOT ms = us, true) AND NOT us IS NULL", [no, yes, yes]),
+        ("1 + CASE WHEN NOT ms = us THEN 1 ELSE 0 END = 2", [no, yes, no]),
+        ("-CASE WHEN ms = us THEN 1 ELSE 0 END = -1", [yes, no, no]),
+        ("coalesce(nullif(ms, us), ms) = ms", [yes, yes, None]),
+    ] {
+        assert_eq!(conditions(condition, &batch), expected, "{condition}");
+    }
+    for (text, expected) in [
+        ("NOT ms", "NOT of a value of type Time32(ms), expected a boolean"),
+        ("NOT 1 + 2", "NOT of a value of type Int64, expected a boolean"),
+        ("-(ms = us) = 1", "- of a value of type Boolean, expected a signed number"),
+    ] {
+        let error = Expression::filter(text, &batch.schema()).unwrap_err().to_string();
+        assert_eq!(error, expected, "{text}");
     }
 }
 
