@@ -80,6 +80,16 @@ pub(crate) fn of_message(message: String) -> String {
     if let Some((name, _)) = name {
         return of_function(name);
     }
+    if message.starts_with("Substring without for/from is not valid") {
+        return "Function 'substr' expects a text, the position of its first character and optionally a length".to_owned();
+    }
+    if let Some((_, reason)) = message.split_once(" user-defined coercion failed with: ") {
+        let kinds = ["Error during planning: ", "Execution error: "];
+        return kinds
+            .iter()
+            .fold(reason, |reason, kind| reason.strip_prefix(kind).unwrap_or(reason))
+            .to_owned();
+    }
     // Errors of types are internal ones for some functions.
     match message.split_once(".\nThis issue was likely caused by a bug in DataFusion") {
         Some((reason, _)) => reason.strip_prefix("Internal error: ").unwrap_or(reason).to_owned(),
