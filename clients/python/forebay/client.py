@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import re
@@ -522,6 +523,8 @@ def lookup_command(
     if max_age_seconds == 0:
         # The protocol has no field for it: 0 means no limit.
         raise RequestError("max_age_seconds is 0, expected seconds above 0, or None for no limit")
+    if max_age_seconds == math.inf:
+        max_age_seconds = None
     joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
     optional = _given(max_age_seconds=max_age_seconds, key=arguments.texts("key", key), joins=joined)
     return to_json({"lookup": {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}})

@@ -30,6 +30,8 @@ use crate::{
 
 /// Minimum time between two calls with the progress of a plan.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum time limit, in seconds: 30 years.
+const MAX_SECONDS: f64 = 30.0 * 365.0 * 86_400.0;
 
 /// The client of a cluster. Opens connections and starts a thread with the first lookup or request.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -233,8 +235,9 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
 
 fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = value.extract::<f64>()?;
-    let time = Duration::try_from_secs_f64(seconds);
+    // Also infinity. Longer times would overflow the clock.
+    let time = Duration::try_from_secs_f64(if seconds > MAX_SECONDS { MAX_SECONDS } else { seconds });
     time.map_err(|_| {
-        PyValueError::new_err(format!("{name} is {seconds}, expected a number of seconds, at least 0"))
+        PyValueError::new_err(format!("{name} is {seconds:?}, expected a number of seconds, at least 0"))
     })
 }

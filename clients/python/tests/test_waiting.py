@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import logging
 import os
+import math
 import pickle
 import signal
 import socket
@@ -50,6 +52,43 @@ def is_known_to_be_unknown(host: str) -> bool:
     except socket.gaierror as error:
         return error.errno != socket.EAI_AGAIN
     return False
+
+
+def test_a_port_of_another_protocol_is_an_error_at_once_that_says_what_to_use(pool: Pool, flights: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = pool.start({"flights": flights})
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    try:
+        for url in (
+            f"grpc://{server.http}",
+            f"grpc://127.0.0.1:{web.server_port}",
+            f"grpc+tls://{server.grpc}",
+            f"grpc+tls://{server.http}",
+        ):
+            client = forebay.connect(url)
+            for call in (
+                lambda: len(client.train("flights", batch_size=1)),
+                lambda: client.lookup("flights", {"id": [1]}),
+                lambda: client.infer("queue", {"id": [1]}),
+                lambda: next(client.worker("queue")),
+                client.datasets,
+                lambda: client.refresh("flights"),
+            ):
+                with pytest.raises(errors.ProtocolError, match=r"answers .*expected .*use (the address of|grpc://)"):
+                    call()
+    finally:
+        web.shutdown()
+        web.server_close()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["retry_deadline", "wait_for_server", "keepalive_interval", "attempt_timeout", "idle_timeout"])
+def test_an_infinite_time_is_a_long_one(pool: Pool, flights: Path, name: str) -> None:
+    client = forebay.connect(pool.start({"flights": flights}).location, **{name: math.inf})
+    assert len(client.train("flights", batch_size=1_000_000)) == 3
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match=f"{name} is .*, expected a number of seconds, at least 0"):
+            forebay.connect("grpc://a:1", **{name: wrong})
 
 
 @pytest.mark.parametrize("url", ["", "forebay", "/run/forebay.sock", "s3://bucket/flights", "grpc://a:99999"])

@@ -8,7 +8,7 @@ use forebay_proto::v1::{Lookup, Train};
 use crate::{
     Batches, Caller, Config, Error, Lookups, Plan, Worker,
     memory::Slabs,
-    route::{Route, StreamSender, Transport},
+    route::{Route, StreamSender, Transport, dial},
     training::{TicketStream, plan, ticket},
 };
 
@@ -25,10 +25,11 @@ impl Connection {
     /// `unix:/PATH` for a server on the same host.
     ///
     /// # Errors
-    /// [`Error::Connect`] if the server is unreachable; [`Error::Request`] if the URL is invalid or a certificate file cannot be
-    /// read.
+    /// [`Error::Connect`] if the server is unreachable; [`Error::Protocol`] if a server of another protocol answers;
+    /// [`Error::Request`] if the URL is invalid or a certificate file cannot be read.
     pub async fn open(url: &str, config: Arc<Config>) -> Result<Self, Error> {
-        Ok(Self { transport: Transport::open(url, config).await? })
+        let (transport, _) = dial(url, &mut Vec::new(), &config).await?;
+        Ok(Self { transport })
     }
 
     /// Returns the URL of the server.

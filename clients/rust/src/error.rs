@@ -36,7 +36,7 @@ pub enum Error {
     /// status has a message for the user.
     #[error("{}", .0.message())]
     Status(#[from] Status),
-    /// The response is not a Flight stream, or exceeds a limit in [`Config`](crate::Config).
+    /// The server speaks another protocol, or the response is not a Flight stream or exceeds a limit in [`Config`](crate::Config).
     #[error("{0}")]
     Protocol(String),
     /// The received rows are not the expected ones: another batch, a wrong hash, or other columns. No part of them is delivered.
@@ -56,7 +56,7 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// No server answered within [`Config::retry_deadline`](crate::Config::retry_deadline).
-    #[error("no answer within {waited:.1?} after {attempts} attempts; last error: {last}")]
+    #[error("no answer within {waited:.1?} after {attempts} attempts; last error: {}", .last.with_causes())]
     RetryDeadlineExceeded {
         /// Time since the first attempt.
         waited: Duration,
@@ -169,6 +169,13 @@ impl Error {
         let Self::Status(status) = self else { return Vec::new() };
         let hashes = status.metadata().get("forebay-missing-values").and_then(|hashes| hashes.to_str().ok());
         hashes.map_or_else(Vec::new, |hashes| hashes.split(',').map(str::to_owned).collect())
+    }
+
+    /// Returns true if the server does not support the data of the request, such as files with different columns, or does not offer the
+    /// dataset for this use. Otherwise the status `FAILED_PRECONDITION` is about the snapshot.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Status(status)
+            if status.metadata().get("forebay-reason").is_some_and(|reason| reason == "unsupported"))
     }
 
     /// Returns true if the server refers the client to the next one that it may ask.

@@ -5,7 +5,7 @@
 //!     |
 //! servers: the URLs of the client, for calls without locations. failback: the time of the return to the first one
 //!     |
-//! dial: the addresses of a host --> transport: one gRPC connection
+//! dial: the addresses of a host --> transport: one gRPC connection. grpc_channel, peer: what else than a gRPC server may answer
 //! retry: the attempts of a call. notices, waiting: reports to the user while they fail
 //! ```
 
@@ -21,8 +21,10 @@ mod address;
 mod candidates;
 mod dial;
 mod failback;
+mod grpc_channel;
 mod host;
 mod notices;
+mod peer;
 mod placement;
 mod replan;
 mod retry;
@@ -33,6 +35,7 @@ mod trust;
 mod waiting;
 
 pub(crate) use notices::FIRST_NOTICE;
+pub(crate) use dial::dial;
 pub(crate) use placement::{Origin, Placement};
 pub(crate) use retry::Attempts;
 pub(crate) use servers::{Servers, Target};

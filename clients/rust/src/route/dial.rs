@@ -10,7 +10,8 @@ use crate::{Config, Error};
 ///
 /// # Errors
 /// [`Error::Connect`] if the name cannot be resolved, or of the last address. [`Error::Request`] if the URL is invalid.
-pub(super) async fn dial(
+/// [`Error::Protocol`] if a server of another protocol answers.
+pub(crate) async fn dial(
     url: &str,
     addresses: &mut Vec<SocketAddr>,
     config: &Arc<Config>,

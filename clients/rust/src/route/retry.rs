@@ -19,6 +19,8 @@ const DELAYS: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_millis(2500))
     .without_max_times();
 
+/// Time in place of one that the clock does not reach: 30 years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// Number of batches after which the failure of a stream does not count as a repeated one.
 const STABLE_BATCHES: u64 = 8;
 /// Duration of a stream after which its failure does not count as a repeated one.
@@ -61,7 +63,7 @@ impl Attempts {
     pub(crate) fn new(timeout: Duration) -> Self {
         let began = Instant::now();
         let (notices, backoff) = (None, Backoff::new());
-        Self { began, deadline: began + timeout, failed: 0, last: None, backoff, notices, absent: 0 }
+        Self { began, deadline: after(began, timeout), failed: 0, last: None, backoff, notices, absent: 0 }
     }
 
     /// Starts the time of `timeout` for a call of `servers` for `subject`. A call that takes long is reported, and fails at once if no
@@ -73,7 +75,7 @@ impl Attempts {
     /// Starts the time of `timeout` for the next call. The delays of the earlier calls continue to grow.
     pub(crate) fn restart(&mut self, timeout: Duration) {
         self.began = Instant::now();
-        self.deadline = self.began + timeout;
+        self.deadline = after(self.began, timeout);
         (self.failed, self.last) = (0, None);
         if let Some(notices) = &mut self.notices {
             notices.restart();
@@ -225,6 +227,11 @@ impl Attempts {
     }
 }
 
+/// Returns the time `timeout` after `began`, or a time in the far future if the clock does not reach it.
+fn after(began: Instant, timeout: Duration) -> Instant {
+    began.checked_add(timeout).unwrap_or_else(|| began + FAR)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -289,6 +296,20 @@ mod tests {
         let error =
             Attempts::of(&servers, "x", Duration::from_secs(40)).run(Duration::MAX, || 1, refuse).await;
         assert!(matches!(error.unwrap_err(), Error::RetryDeadlineExceeded { .. }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_error_at_the_deadline_has_the_causes_of_the_last_one() {
+        let reset = || Error::connect("grpc://a", Error::lost("grpc://a", "reset by peer"));
+        let failing = Attempts::new(Duration::from_secs(5)).run(
+            Duration::MAX,
+            || 1,
+            |_| async { Err::<(), _>(reset()) },
+        );
+        let words = failing.await.unwrap_err().to_string();
+        assert!(words.contains("can't connect to grpc://a: ") && words.contains("reset by peer"), "{words}");
+        let done = Attempts::new(Duration::MAX).run(Duration::MAX, || 1, |_| async { Ok(7) });
+        assert_eq!(done.await.unwrap(), 7, "no timeout is too long");
     }
 
     #[tokio::test(start_paused = true)]

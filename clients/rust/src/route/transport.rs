@@ -27,7 +27,13 @@ use tonic::{
 };
 use tower::{Service, ServiceExt};
 
-use super::{address::http_url, candidates::CandidateNumber, tls::tls_config};
+use super::{
+    address::http_url,
+    candidates::CandidateNumber,
+    grpc_channel::{self, GrpcChannel},
+    peer::FirstBytes,
+    tls::tls_config,
+};
 use crate::{
     Config, Error, ValueSet,
     config::zone_header,
@@ -82,6 +88,8 @@ pub(crate) struct Transport {
     url: Arc<str>,
     channel: Channel,
     config: Arc<Config>,
+    /// First bytes of the server over TCP, which tell what answers if it is no gRPC server.
+    first_bytes: FirstBytes,
 }
 
 impl Transport {
@@ -92,10 +100,13 @@ impl Transport {
         let connected = tokio::time::timeout(config.connect_timeout, endpoint.connect()).await;
         let channel = connected.map_err(|late| Error::connect(url, late))?;
         let channel = channel.map_err(|error| Error::connect(url, error))?;
-        Ok(Self { url: url.into(), channel, config })
+        Ok(Self { url: url.into(), channel, config, first_bytes: FirstBytes::default() })
     }
 
     /// Connects to `url` at `address`, which is one of the addresses of its host, within `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if a server of another protocol answers; otherwise [`Error::Connect`].
     pub(super) async fn open_at(
         url: &str,
         address: SocketAddr,
@@ -104,15 +115,22 @@ impl Transport {
     ) -> Result<Self, Error> {
         let endpoint = endpoint(url, &config)?;
         // The connection keeps the name of the host as its authority, and for the verification of certificates.
-        let connector = tower::service_fn(move |_: http::Uri| async move {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        let (first_bytes, uses_tls) = (FirstBytes::default(), uses_tls(url));
+        let observed = first_bytes.clone();
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let observed = observed.clone();
+            async move {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Ok::<_, std::io::Error>(TokioIo::new(observed.of(stream)))
+            }
         });
         let connected = tokio::time::timeout(limit, endpoint.connect_with_connector(connector)).await;
         let channel = connected.map_err(|late| Error::connect(url, late))?;
-        let channel = channel.map_err(|error| Error::connect(url, error))?;
-        Ok(Self { url: url.into(), channel, config })
+        let channel = channel.map_err(|error| {
+            first_bytes.mismatch(url, uses_tls).unwrap_or_else(|| Error::connect(url, error))
+        })?;
+        Ok(Self { url: url.into(), channel, config, first_bytes })
     }
 
     /// Verifies that the server is healthy. A server without the health service of gRPC counts as healthy.
@@ -276,35 +294,34 @@ impl Transport {
             .expect("the path and headers are valid");
         request.headers_mut().extend(headers.into_headers());
         let mut channel = self.channel.clone();
-        let lost = |error: tonic::transport::Error| Error::lost(&self.url, error);
+        let lost = |error: tonic::transport::Error| self.lost(error);
         let response = channel.ready().await.map_err(lost)?.call(request).await.map_err(lost)?;
         if let Some(status) = Status::from_header_map(response.headers()) {
             return Err(status.into());
         }
-        if matches!(response.status().as_u16(), 429 | 502 | 503 | 504) {
-            // Sent by a proxy whose server is unavailable.
-            return Err(Error::lost(&self.url, format!("HTTP status {}", response.status())));
-        }
-        if response.status() != http::StatusCode::OK {
-            return Err(Error::protocol(format!(
-                "HTTP status {}, expected a gRPC response",
-                response.status()
-            )));
-        }
+        grpc_channel::check(&self.url, &response)?;
         Ok(response)
     }
 
     /// Converts a status. A status with a source was created by this client after the connection was lost; others were sent by
     /// the server.
     fn failed(&self, status: Status) -> Error {
-        match std::error::Error::source(&status) {
-            Some(_) => Error::lost(&self.url, status),
+        match std::error::Error::source(&status).map(|cause| cause.downcast_ref::<Error>().cloned()) {
+            Some(Some(error)) => error,
+            Some(None) => self.lost(status),
             None => Error::Status(status),
         }
     }
 
-    fn flight(&self) -> FlightServiceClient<Channel> {
-        FlightServiceClient::new(self.channel.clone())
+    /// Returns the error of a lost connection; [`Error::Protocol`] if a server of another protocol has answered.
+    fn lost(&self, error: impl Into<tower::BoxError>) -> Error {
+        let mismatch = self.first_bytes.mismatch(&self.url, uses_tls(&self.url));
+        mismatch.unwrap_or_else(|| Error::lost(&self.url, error))
+    }
+
+    fn flight(&self) -> FlightServiceClient<GrpcChannel> {
+        let channel = GrpcChannel { url: Arc::clone(&self.url), channel: self.channel.clone() };
+        FlightServiceClient::new(channel)
             .max_decoding_message_size(usize::try_from(self.config.max_header_bytes).unwrap_or(usize::MAX))
     }
 
@@ -336,7 +353,7 @@ impl Transport {
 fn endpoint(url: &str, config: &Config) -> Result<Endpoint, Error> {
     let invalid = |error: tonic::transport::Error| Error::Request(format!("{url}: {}", causes(&error)));
     let address = http_url(url);
-    let mut endpoint = Endpoint::from_shared(address.clone())
+    let mut endpoint = Endpoint::from_shared(address)
         .map_err(invalid)?
         .tcp_nodelay(true)
         .connect_timeout(config.connect_timeout)
@@ -346,10 +363,15 @@ fn endpoint(url: &str, config: &Config) -> Result<Endpoint, Error> {
         .max_frame_size(config.max_frame_bytes)
         .initial_stream_window_size(config.stream_window_bytes)
         .initial_connection_window_size(config.connection_window_bytes);
-    if address.starts_with("https:") {
+    if uses_tls(url) {
         endpoint = endpoint.tls_config(tls_config(&config.tls)?).map_err(invalid)?;
     }
     Ok(endpoint)
+}
+
+/// Returns true if connections to `url` use TLS.
+fn uses_tls(url: &str) -> bool {
+    http_url(url).starts_with("https:")
 }
 
 /// Formats an error and its sources.

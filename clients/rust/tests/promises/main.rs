@@ -8,6 +8,7 @@ mod docs;
 mod failures;
 mod locations;
 mod lookups;
+mod protocols;
 mod queues;
 mod server;
 mod several_servers;

@@ -306,7 +306,7 @@ async fn a_rejected_request_fails_at_once_with_the_servers_message() {
 }
 
 /// Starts a server with TLS and the token `secret`.
-async fn secured(folder: &TempDir) -> (Server, Config) {
+pub(crate) async fn secured(folder: &TempDir) -> (Server, Config) {
     let pem = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(pem("server.pem"), made.cert.pem()).unwrap();
