@@ -138,14 +138,23 @@ def test_an_unsampled_caller_is_respected_and_other_calls_are_sampled_at_random(
 
 
 def test_only_a_failure_of_the_server_has_an_error_status(
-    pool: Pool, small: Path, collected: tuple[Collector, str], collector: Collector, connect: Callable[[Server], Client]
+    request: pytest.FixtureRequest, pool: Pool, small: Path, collected: tuple[Collector, str], collector: Collector, connect: Callable[[Server], Client]
 ) -> None:
-    # Nothing listens on port 1.
-    names = {"small": small, "missing": small / "nothing", "silent": "http://127.0.0.1:1/a.parquet"}
+    # A store that closes each connection without an answer, and a port without a store.
+    silent = socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+    threading.Thread(target=silent.serve_forever, daemon=True).start()
+    request.addfinalizer(silent.shutdown)
+    names = {
+        "small": small,
+        "missing": small / "nothing",
+        "silent": f"http://127.0.0.1:{silent.server_address[1]}/a.parquet",
+        "absent": "http://127.0.0.1:1/a.parquet",
+    }
     server = pool.start(names, traces_endpoint=collected[1])
     for dataset, code, is_error in [
         ("nothing", "NOT_FOUND", False),
         ("missing", "NOT_FOUND", False),
+        ("absent", "NOT_FOUND", False),
         ("silent", "UNAVAILABLE", True),
     ]:
         context = Context()

@@ -2,12 +2,14 @@
 
 use std::{error::Error as _, io};
 
+use super::retries::NOTHING_ANSWERS;
+
 /// Kind of a failure, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The store refuses access.
     Denied,
-    /// There is no such bucket, folder or file, or its path cannot be one.
+    /// There is no such store, bucket, folder or file, or its path cannot be one.
     Missing,
     /// The store does not support the request.
     Unsupported,
@@ -64,7 +66,7 @@ impl Failure {
         if is_redirect || is_expired || has_status(&["401", "403"]) {
             return Self::Denied;
         }
-        if has_status(&["404", "410"]) {
+        if has_status(&["404", "410"]) || text.contains(NOTHING_ANSWERS) {
             return Self::Missing;
         }
         let has_no_ranges = text.contains("Received non-partial response when range requested");
@@ -128,6 +130,7 @@ mod tests {
         assert_eq!(of("the store answered with status 501"), Failure::Unsupported);
         assert_eq!(of("Received redirect without LOCATION, this normally indicates"), Failure::Denied);
         assert_eq!(of("connection refused"), Failure::Temporary);
+        assert_eq!(of("HTTP error: no store answers at a:9: Connection refused"), Failure::Missing);
         let local = |code: i32| {
             let source = Box::new(io::Error::from_raw_os_error(code));
             Failure::of(&object_store::Error::Generic { store: "local", source })

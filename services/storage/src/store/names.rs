@@ -41,7 +41,7 @@ type Lookup = Shared<BoxFuture<'static, Result<Arc<[SocketAddr]>, LookupError>>>
 /// Reason why a name has no address.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("can't look up the host name: {0}")]
-struct LookupError(Arc<io::Error>);
+pub(super) struct LookupError(pub(super) Arc<io::Error>);
 
 impl From<io::Error> for LookupError {
     fn from(error: io::Error) -> Self {

@@ -11,12 +11,15 @@
 //! |---|---|
 //! | transport error, timeout, status 408, 429 or 5xx | until `retry_timeout` |
 //! | the same, before the client's first response with another status | [`FIRST_CONTACT_ATTEMPTS`] |
+//! | refused connection, unknown host, before the client's first response | one |
 //! | status 501 or 505: the store does not support the request | one |
 //! | any failure within [`single_attempt`] | one |
 //! | other status, such as 403 | one |
 
 use std::{
     cell::RefCell,
+    error::Error,
+    io,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -26,11 +29,14 @@ use object_store::{
     client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService},
 };
 
-use crate::store::limiter::LimitingConnector;
+use crate::store::{limiter::LimitingConnector, names::LookupError};
 
 /// Number of attempts of a request of a client whose requests have all failed so far. The endpoint may not exist, for
 /// example the one for the credentials of a cloud instance on another machine.
 const FIRST_CONTACT_ATTEMPTS: u32 = 6;
+
+/// Beginning of the error of a first request to an address at which there is no store.
+pub(crate) const NOTHING_ANSWERS: &str = "no store answers at";
 
 tokio::task_local! {
     static OPERATION: RefCell<Operation>;
@@ -110,6 +116,7 @@ struct RetryingService {
 impl HttpService for RetryingService {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         update_operation(|operation| operation.begin(format!("{} {}", request.method(), request.uri())));
+        let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         let outcome = self.inner.execute(request).await;
         let is_failing = outcome.as_ref().map_or(true, |response| may_pass(response.status().as_u16()));
         update_operation(|operation| operation.is_failing = is_failing);
@@ -126,8 +133,11 @@ impl HttpService for RetryingService {
                 }
                 Ok(response)
             }
-            Err(error) if is_single || self.gives_up() => Err(final_error(error)),
-            Err(error) => Err(error),
+            Err(error) => match absence(&error).filter(|_| !self.has_answered.load(Ordering::Relaxed)) {
+                Some(reason) => Err(final_error(NothingAnswers { authority, reason })),
+                None if is_single || self.gives_up() => Err(final_error(error)),
+                None => Err(error),
+            },
         }
     }
 }
@@ -162,6 +172,34 @@ fn final_error(error: impl std::error::Error + Send + Sync + 'static) -> HttpErr
     HttpError::new(HttpErrorKind::Unknown, error)
 }
 
+/// Returns why no store can exist at the address of a request: it refuses connections, or its name has no address. A failure that can
+/// pass, such as one of a name server, returns `None`.
+fn absence(error: &HttpError) -> Option<String> {
+    let mut cause = Error::source(error);
+    while let Some(error) = cause {
+        if let Some(LookupError(error)) = error.downcast_ref::<LookupError>() {
+            // The standard library has no kind for the errors of getaddrinfo. EAI_AGAIN is the temporary one.
+            let is_temporary = error.to_string().contains("emporary failure");
+            return (!is_temporary).then(|| error.to_string());
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            return Some(error.to_string());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Failure of the first request to an address at which there is no store.
+#[derive(Debug, thiserror::Error)]
+#[error("{} {authority}: {reason}; check host and port", NOTHING_ANSWERS)]
+struct NothingAnswers {
+    authority: String,
+    reason: String,
+}
+
 /// Status of a response that is not retried.
 #[derive(Debug, thiserror::Error)]
 #[error("the store answered with status {0}")]
@@ -189,6 +227,54 @@ mod tests {
     /// Client whose requests fail, or are answered with a status.
     #[derive(Debug)]
     struct Fake(Option<u16>);
+
+    /// Client whose requests fail with an error of the operating system, or because of the name of the host.
+    #[derive(Debug)]
+    struct Unreachable(Option<io::ErrorKind>, &'static str);
+
+    /// Error of the HTTP client.
+    #[derive(Debug, thiserror::Error)]
+    #[error("error sending request")]
+    struct Wrapped(#[source] Box<dyn Error + Send + Sync>);
+
+    #[async_trait]
+    impl HttpService for Unreachable {
+        async fn call(&self, _: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+            let error: Box<dyn Error + Send + Sync> = match self.0 {
+                Some(kind) => Box::new(io::Error::new(kind, self.1)),
+                None => Box::new(LookupError::from(io::Error::other(self.1))),
+            };
+            Err(HttpError::new(HttpErrorKind::Connect, Wrapped(error)))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_never_had_a_store_is_not_tried_again() {
+        let failure = async |kind, words, has_answered: bool| {
+            let inner = HttpClient::new(Unreachable(kind, words));
+            let service = RetryingService { inner, has_answered: has_answered.into() };
+            let mut request = request();
+            *request.uri_mut() = "http://store.example:9000/b/x".parse().unwrap();
+            service.call(request).await.unwrap_err()
+        };
+        let tracked = async |kind, words, has_answered| tracked(failure(kind, words, has_answered)).await.0;
+        let refused = Some(io::ErrorKind::ConnectionRefused);
+        for (kind, words) in [(refused, "Connection refused"), (None, "Name or service not known")] {
+            let error = tracked(kind, words, false).await;
+            assert_eq!(error.kind(), HttpErrorKind::Unknown, "{words}");
+            let text = error.to_string();
+            assert!(
+                text.contains("no store answers at store.example:9000: ") && text.contains(words),
+                "{text}"
+            );
+            assert_eq!(tracked(kind, words, true).await.kind(), HttpErrorKind::Connect, "{words}");
+        }
+        for (kind, words) in
+            [(Some(io::ErrorKind::ConnectionReset), "reset"), (None, "Temporary failure in name resolution")]
+        {
+            assert_eq!(tracked(kind, words, false).await.kind(), HttpErrorKind::Connect, "{words}");
+        }
+    }
 
     #[async_trait]
     impl HttpService for Fake {

@@ -110,7 +110,7 @@ async fn the_version_is_requested_once_after_an_error_that_may_be_about_the_file
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_answered_is_given_up_soon() {
+async fn an_address_that_never_had_a_store_is_an_error_at_once() {
     let fixture = Fixture::new();
     // It refuses connections, because it does not listen.
     let refusing = tokio::net::TcpSocket::new_v4().unwrap();
@@ -118,6 +118,21 @@ async fn a_server_that_never_answered_is_given_up_soon() {
     let url = format!("http://{}/a.parquet", refusing.local_addr().unwrap());
     let location = Location::parse(&url, &fixture.config).unwrap();
     let error = fixture.take_at(&location).await.unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    let (text, address) = (error.to_string(), refusing.local_addr().unwrap());
+    assert!(text.contains(&url) && !text.contains("retries,"), "{text}");
+    assert!(text.contains(&format!("no store answers at {address}: Connection refused")), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answered_is_given_up_soon() {
+    let fixture = Fixture::new();
+    let closing = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/a.parquet", closing.local_addr().unwrap());
+    let closes = tokio::spawn(async move { while closing.accept().await.is_ok() {} });
+    let location = Location::parse(&url, &fixture.config).unwrap();
+    let error = fixture.take_at(&location).await.unwrap_err();
+    closes.abort();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains(&url) && text.contains("after 5 retries"), "{text}");
