@@ -34,6 +34,14 @@ class SnapshotUnavailableError(Error):
     """
 
 
+class UnsupportedError(Error):
+    """The server does not support the files of the dataset, or does not offer the dataset for this use. The message says what to do.
+
+    The files have different columns, are encrypted, or belong to a Delta or Iceberg table, for example, or the dataset does not serve
+    lookups.
+    """
+
+
 class LimitError(Error):
     """The request exceeds a limit of the server. The message names the limit."""
 
@@ -59,7 +67,7 @@ class BatchMismatchError(Error):
 
 
 class ProtocolError(Error):
-    """The peer is not a Flight server, or it sent a message that exceeds a limit of this client."""
+    """The peer is not a Flight server, such as the dashboard or a server with TLS for a URL without, or it sent a message that exceeds a limit of this client."""
 
 
 class DeviceError(Error, RuntimeError):

@@ -195,7 +195,7 @@ class LocalServer:
                 # A server that stops has removed its socket before it unlocks its cache folder.
                 is_stopping = DIRECTORY_IN_USE in str(error) and _is_alive(last.get("pid"))
                 if not is_stopping or time.monotonic() > deadline:
-                    raise
+                    raise ServerStartError(_of_arguments(str(error), settings)) from error
                 time.sleep(RETRY_S)
         LOG.warning("%s", _started_message(pid, flags))
         scratch = self.folder / "last-start.new"
@@ -278,6 +278,13 @@ def _started_message(pid: int, flags: Mapping[str, Any]) -> str:
         f"started the server of this host, process {pid}: its cache in {folder} may use {size}; cache_disk of forebay.open limits "
         "it, and `python -m forebay cache` shows it"
     )
+
+
+def _of_arguments(message: str, settings: Mapping[str, Any]) -> str:
+    """Returns a message of the server with the names of arguments of `open` in place of the flags."""
+    for name in settings:
+        message = message.replace(f"--{name.replace('_', '-')} ", f"{name} ")
+    return message
 
 
 def _is_alive(pid: int | None) -> bool:

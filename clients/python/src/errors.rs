@@ -51,10 +51,13 @@ fn class(error: &Error) -> &'static str {
             Code::NotFound => "NotFoundError",
             Code::Unauthenticated => "UnauthenticatedError",
             Code::PermissionDenied => "PermissionDeniedError",
+            Code::FailedPrecondition if error.is_unsupported() => "UnsupportedError",
             Code::FailedPrecondition => "SnapshotUnavailableError",
             Code::ResourceExhausted => "LimitError",
             Code::DataLoss => "DataLossError",
             Code::Unavailable => "UnavailableError",
+            // Another gRPC service.
+            Code::Unimplemented => "ProtocolError",
             _ => "Error",
         },
     }

@@ -93,6 +93,7 @@ def test_errors_are_specific_exceptions_with_the_message_of_the_server(pool: Poo
         (errors.RequestError, "batch_size", lambda: client.train("flights", batch_size=0)),
         (errors.RequestError, "shufle", lambda: client.train("flights", batch_size=1, shuffle={"shufle": 1})),
         (errors.SnapshotUnavailableError, "snapshot", lambda: client.train("flights", batch_size=1, snapshot="0" * 32)),
+        (errors.UnsupportedError, "does not serve lookups", lambda: client.lookup("flights", {"delay": [1]})),
         (errors.DataLossError, "broken.parquet", lambda: client.train("broken", batch_size=1)),
         (errors.PermissionDeniedError, "'payments'", lambda: client.train("payments", batch_size=1)),
         (

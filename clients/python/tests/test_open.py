@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import forebay
@@ -243,8 +245,8 @@ except forebay.errors.RequestError as error:
     print(error)
 """
     expected = (
-        "the running server has other settings: cache_memory is 67108864, expected 128MiB; `forebay stop` stops it, and the next "
-        "forebay.open starts it with its own"
+        "the running server has other settings: cache_memory is 67108864, expected 128MiB; `forebay stop`, or `python -m forebay "
+        "stop`, stops the server, and the next forebay.open starts it with its own key and settings"
     )
     assert host.run(program, flights) == expected
 
@@ -306,7 +308,7 @@ print("no server ran before")
     until(lambda: not host.socket.exists())
     program = """
 for settings, expected in [
-    ({"cache_memory": "much"}, "--cache-memory"),
+    ({"cache_memory": "much"}, "invalid value 'much' for 'cache_memory "),
     ({"cache_dir": "/proc/absent"}, "/proc/absent"),
 ]:
     try:
@@ -316,6 +318,58 @@ for settings, expected in [
         assert expected in str(error), error
 """
     assert host.run(program, flights) == ""
+
+
+def test_another_key_is_an_error_that_says_what_to_do_and_a_wrong_key_does_not_stay(host: Host, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "name": ["a", "b"]}), tmp_path / "users.parquet")
+    program = """
+def failed(**options):
+    try:
+        forebay.open(sys.argv[1], **options)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+for wrong in ("nope", ["id", "id"], ["name", "nope"]):
+    kind, message = failed(key=wrong)
+    assert kind == "RequestError", (kind, message)
+users = forebay.open(sys.argv[1], key="id")
+assert users.lookup({"id": [2]}, columns=["name"])["name"].to_list() == ["b"]
+kind, message = failed(key="name")
+assert kind == "RequestError" and "lookups are by" in message and "`python -m forebay stop`, stops the server" in message, message
+kind, message = failed(cache_memory="lots")
+assert kind == "RequestError" and "cache_memory: invalid value: string" in message and "expected a size such as 8GiB" in message, message
+"""
+    host.run(program, tmp_path / "users.parquet")
+
+
+def test_a_dataset_that_is_not_supported_or_has_no_store_is_an_error_at_once(host: Host, tmp_path: Path) -> None:
+    for folder, columns in (("other", {"b": [1]}), ("types", {"a": [0.5]})):
+        (tmp_path / folder).mkdir()
+        pq.write_table(pa.table({"a": [1]}), tmp_path / folder / "1.parquet")
+        pq.write_table(pa.table(columns), tmp_path / folder / "2.parquet")
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "delta" / "a.parquet")
+    (tmp_path / "delta" / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    program = """
+import socket
+def failed(url):
+    try:
+        forebay.open(url)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+for folder in ("other", "types", "delta"):
+    kind, message = failed(f"{sys.argv[1]}/{folder}")
+    assert kind == "UnsupportedError", (kind, message)
+refusing = socket.socket()
+refusing.bind(("127.0.0.1", 0))
+address = "127.0.0.1:%d" % refusing.getsockname()[1]
+os.environ.update(AWS_ENDPOINT=f"http://{address}", AWS_ALLOW_HTTP="true", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
+for url in (f"http://{address}/x.parquet", "s3://bucket/x.parquet", "s3://bucket/folder/"):
+    kind, message = failed(url)
+    assert kind == "NotFoundError" and f"no store answers at {address}: Connection refused" in message, (kind, message)
+"""
+    host.run(program, tmp_path)
 
 
 def test_a_read_only_home_is_no_obstacle(host: Host, flights: Path) -> None:

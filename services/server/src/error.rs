@@ -18,6 +18,9 @@ pub(crate) struct Error {
 /// Metadata of a status with the hashes of the sets of values that the caller has to send.
 const MISSING_VALUES_HEADER: &str = "forebay-missing-values";
 
+/// Metadata of a status with the reason of `FAILED_PRECONDITION`: `unsupported` if the data or its use is not supported.
+const REASON_HEADER: &str = "forebay-reason";
+
 /// Recommended wait before a retry when a limit is reached.
 const BUSY_RETRY_SECONDS: u32 = 1;
 
@@ -34,6 +37,8 @@ enum Kind {
     NotFound,
     /// The request does not fit the current state, such as a snapshot that no longer exists.
     Precondition,
+    /// The data has a form that is not supported, or the server does not offer it for this use; convert the data, or change the settings.
+    Unsupported,
     /// A limit is exceeded; request less or raise the limit.
     Limit,
     /// Too much is in use at the moment; retry.
@@ -80,6 +85,11 @@ impl Error {
     /// An error about a request that does not fit the current state.
     pub(crate) fn precondition(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Precondition, message)
+    }
+
+    /// An error about data in a form that is not supported, or that the server does not offer for this use.
+    pub(crate) fn unsupported(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Unsupported, message)
     }
 
     /// An error about an exceeded limit.
@@ -144,7 +154,7 @@ impl Error {
             Kind::Unauthenticated => Code::Unauthenticated,
             Kind::PermissionDenied => Code::PermissionDenied,
             Kind::NotFound => Code::NotFound,
-            Kind::Precondition => Code::FailedPrecondition,
+            Kind::Precondition | Kind::Unsupported => Code::FailedPrecondition,
             Kind::Limit | Kind::Busy => Code::ResourceExhausted,
             Kind::Corrupt => Code::DataLoss,
             Kind::Unavailable | Kind::Next => Code::Unavailable,
@@ -161,7 +171,7 @@ impl Error {
             Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
             Kind::PermissionDenied => StatusCode::FORBIDDEN,
             Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Precondition => StatusCode::CONFLICT,
+            Kind::Precondition | Kind::Unsupported => StatusCode::CONFLICT,
             Kind::Limit => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::Busy => StatusCode::TOO_MANY_REQUESTS,
             Kind::Unavailable | Kind::Next | Kind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
@@ -181,10 +191,10 @@ impl std::error::Error for Error {}
 
 impl From<Error> for Status {
     /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not. A redirect has
-    /// `forebay-next: 1`. If sets of values are missing, `forebay-missing-values` has their hashes, separated by commas.
+    /// `forebay-next: 1`. Data or a use of it that is not supported has `forebay-reason: unsupported`. If sets of values are missing, `forebay-missing-values` has their hashes, separated by commas.
     fn from(error: Error) -> Self {
         let (code, retry_after) = (error.grpc_code(), error.retry_after_seconds());
-        let is_next = error.kind == Kind::Next;
+        let (is_next, is_unsupported) = (error.kind == Kind::Next, error.kind == Kind::Unsupported);
         let missing_values = error.missing_values.and_then(|hashes| hashes.parse().ok());
         let mut status = Self::new(code, error.message);
         if let Some(hashes) = missing_values {
@@ -192,6 +202,9 @@ impl From<Error> for Status {
         }
         if let Some(seconds) = retry_after {
             status.metadata_mut().insert("retry-after", seconds.into());
+        }
+        if is_unsupported {
+            status.metadata_mut().insert(REASON_HEADER, MetadataValue::from_static("unsupported"));
         }
         if is_next {
             status.metadata_mut().insert("forebay-next", MetadataValue::from_static("1"));
@@ -224,10 +237,8 @@ impl From<forebay_storage::Error> for Error {
         use forebay_storage::Error as Storage;
         let kind = match &error {
             Storage::NotFound { .. } => Kind::NotFound,
-            Storage::Unsupported { .. }
-            | Storage::Mismatch { .. }
-            | Storage::Changed { .. }
-            | Storage::UnknownSnapshot { .. } => Kind::Precondition,
+            Storage::Unsupported { .. } | Storage::Mismatch { .. } => Kind::Unsupported,
+            Storage::Changed { .. } | Storage::UnknownSnapshot { .. } => Kind::Precondition,
             Storage::Corrupt { .. } => Kind::Corrupt,
             Storage::Limit { .. } => Kind::Limit,
             Storage::Unavailable { .. } => Kind::Unavailable,
@@ -305,6 +316,7 @@ mod tests {
             source: None,
         };
         let unsupported = Storage::Unsupported { location: file.clone(), detail };
+        let unsupported_file = unsupported.clone();
         let source = std::sync::Arc::new(std::io::Error::other("timed out"));
         let unavailable = Storage::Unavailable { location: file, source };
         for (error, code, status) in [
@@ -318,6 +330,10 @@ mod tests {
             assert_eq!((of_load.grpc_code(), of_load.http_code()), (code, status), "{text}");
             assert_eq!(of_load.message(), text);
         }
+        let reason = |error: Storage| Status::from(Error::from(error)).metadata().get(REASON_HEADER).cloned();
+        let changed = Storage::UnknownSnapshot { dataset: "a".to_owned(), id: "b".to_owned() };
+        assert_eq!(reason(unsupported_file).unwrap(), "unsupported");
+        assert_eq!(reason(changed), None);
         let busy = Error::from(forebay_loader::Error::Unavailable("no memory".to_owned()));
         assert_eq!(busy.grpc_code(), Code::Unavailable);
     }

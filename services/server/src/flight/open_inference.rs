@@ -85,7 +85,7 @@ pub(super) async fn metadata(
     let inputs = inputs.fields().iter().map(|field| {
         tensors::metadata(field).ok_or_else(|| {
             let (name, data_type) = (field.name(), field.data_type());
-            Error::precondition(format!(
+            Error::unsupported(format!(
                 "the key column '{name}' is of type {data_type}, which the protocol does not have"
             ))
         })

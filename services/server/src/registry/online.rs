@@ -368,7 +368,7 @@ impl OnlineDatasets {
 
     fn online(&self, name: &str) -> Result<OnlineDataset, Error> {
         self.get(name).ok_or_else(|| {
-            Error::precondition(format!(
+            Error::unsupported(format!(
                 "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
             ))
         })

@@ -194,7 +194,7 @@ pub(super) fn outputs(
     let (mut outputs, mut raws) = (Vec::new(), Vec::new());
     for column in columns {
         let unfit = |detail: &str| {
-            Error::precondition(format!(
+            Error::unsupported(format!(
                 "the worker's column '{}' {detail}; ask for other `outputs`",
                 column.name
             ))
