@@ -91,6 +91,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         config =
             config.field_attribute(format!(".forebay.v1.{field}"), format!(r#"#[serde(alias = "{alias}")]"#));
     }
+    // Errors about unknown fields list current names only.
+    let names = ALIASES.map(|(field, alias)| (field.rsplit('.').next().unwrap_or(field), alias));
+    std::fs::write(out.join("aliases.rs"), format!("{names:?}"))?;
     config.build_client(false).compile_fds(descriptors)?;
 
     let inference = protox::compile(["inference/open_inference.proto"], ["."])?;

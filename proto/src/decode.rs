@@ -132,6 +132,21 @@ fn add_messages(messages: &mut HashMap<String, Fields>, described: &[DescriptorP
     }
 }
 
+/// Current and earlier names of fields.
+const ALIASES: [(&str, &str); 11] = include!(concat!(env!("OUT_DIR"), "/aliases.rs"));
+
+/// Removes the earlier names from an error about an unknown field, which lists them next to the current ones.
+fn with_current_names(mut reason: String) -> String {
+    if reason.starts_with("unknown field") {
+        for (name, alias) in ALIASES {
+            for both in [format!("`{alias}`, `{name}`"), format!("`{name}`, `{alias}`")] {
+                reason = reason.replace(&both, &format!("`{name}`"));
+            }
+        }
+    }
+    reason
+}
+
 impl Encoding {
     /// Detects the encoding of `bytes`: JSON if the first byte is `{`, else protobuf.
     pub fn of(bytes: &[u8]) -> Self {
@@ -161,8 +176,10 @@ impl Encoding {
                 if json_bytes(bytes) > MAX_DECODED_BYTES {
                     return Err(DecodeError { message: name, reason: too_large() });
                 }
-                serde_json::from_slice(bytes)
-                    .map_err(|error| DecodeError { message: name, reason: error.to_string() })
+                serde_json::from_slice(bytes).map_err(|error| DecodeError {
+                    message: name,
+                    reason: with_current_names(error.to_string()),
+                })
             }
             Self::Protobuf => {
                 let malformed = |reason: String| DecodeError { message: name, reason };

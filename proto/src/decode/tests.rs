@@ -43,6 +43,12 @@ fn both_encodings_carry_the_same_message() {
 fn an_unknown_field_is_refused_by_name_or_number() {
     let error = decode(br#"{"train": {"dataset": "d", "batchsize": 3}}"#).unwrap_err().to_string();
     assert!(error.contains("batchsize") && error.contains("batch_size"), "{error}");
+    // Earlier names are read, but not listed.
+    assert!(error.contains("`max_pack_rows`") && !error.contains("`batch_rows`"), "{error}");
+    let error = decode(br#"{"train": {"tensors": [{"nam": "x"}]}}"#).unwrap_err().to_string();
+    assert!(error.contains("`null_value`") && !error.contains("`fill`"), "{error}");
+    let error = decode(br#"{"train": {"shuffle": {"in_ordr": true}}}"#).unwrap_err().to_string();
+    assert!(error.contains("`keep_block_order`") && !error.contains("`in_order`"), "{error}");
     let mut bytes = Encoding::Protobuf.encode(&Command::from(Train::default()));
     // Field 99 of Train, varint 1.
     bytes = [&[0x0a, bytes[1] + 3], &bytes[2..], &[0x98, 0x06, 0x01]].concat();

@@ -150,7 +150,7 @@ impl RequestColumns {
         let column = |field: &Arc<Field>| {
             let found = column_named(request, field.name())?;
             converted(found, field.data_type())
-                .map_err(|reason| Error::invalid("keys", format!("column '{}': {reason}", field.name())))
+                .map_err(|reason| Error::invalid(format!("request column '{}'", field.name()), reason))
         };
         let columns = self.schema.fields().iter().map(column).collect::<Result<Vec<_>, _>>()?;
         let rows = u32::try_from(request.num_rows()).map_err(|_| Error::invalid("keys", "too many rows"))?;
@@ -209,16 +209,21 @@ fn internal(error: &ArrowError) -> Error {
 fn converted(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, String> {
     let mismatch = || format!("is of type {}, expected {}", values.data_type(), described(to));
     if let DataType::FixedSizeList(field, length) = to {
-        without_nulls(values)?;
+        without_nulls(values, 1)?;
         let (items, lengths) = items(values).ok_or_else(mismatch)?;
         if let Some((row, found)) = lengths.enumerate().find(|(_, found)| *found != *length as usize) {
             return Err(format!("row {row} has {found} values, expected {length}"));
         }
-        let items = converted(&items, field.data_type())?;
+        let items = converted_items(&items, field.data_type(), *length as usize)?;
         let list =
             FixedSizeListArray::try_new_with_length(Arc::clone(field), *length, items, None, values.len());
         return list.map(|list| Arc::new(list) as ArrayRef).map_err(|error| error.to_string());
     }
+    converted_items(values, to, 1)
+}
+
+/// Converts values, of which each row has `length`, to `to`, without nulls.
+fn converted_items(values: &ArrayRef, to: &DataType, length: usize) -> Result<ArrayRef, String> {
     let from = values.data_type();
     let is_convertible = from == to
         || from.is_integer() && to.is_numeric()
@@ -226,13 +231,13 @@ fn converted(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, String> {
         || is_text(from) && is_text(to)
         || is_binary(from) && is_binary(to);
     if !is_convertible {
-        return Err(mismatch());
+        return Err(format!("is of type {from}, expected {}", described(to)));
     }
-    without_nulls(values)?;
+    without_nulls(values, length)?;
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let cast = cast_with_options(values, to, &options).map_err(|error| error.to_string())?;
     // A value that a type of the same class cannot represent may have become null.
-    without_nulls(&cast).map_err(|_| format!("has a value that exceeds {}", described(to)))?;
+    without_nulls(&cast, length).map_err(|_| format!("has a value that exceeds {}", described(to)))?;
     Ok(cast)
 }
 
@@ -259,9 +264,14 @@ fn items(lists: &ArrayRef) -> Option<(ArrayRef, Box<dyn Iterator<Item = usize> +
     }
 }
 
-fn without_nulls(values: &ArrayRef) -> Result<(), String> {
+/// Checks that no value is null. Each row has `length` values.
+fn without_nulls(values: &ArrayRef, length: usize) -> Result<(), String> {
     match values.nulls().and_then(|nulls| nulls.iter().position(|is_valid| !is_valid)) {
-        Some(place) => Err(format!("value {place} is null, expected no nulls")),
+        Some(place) if length == 1 => Err(format!("row {place} is null, expected no nulls")),
+        Some(place) => {
+            let (row, item) = (place / length, place % length);
+            Err(format!("value {item} of row {row} is null, expected no nulls"))
+        }
         None => Ok(()),
     }
 }
@@ -356,7 +366,7 @@ mod tests {
         for (expected, values, reason) in [
             (int, Arc::new(Int64Array::from(vec![300])) as ArrayRef, "300"),
             (int, floats(vec![Some(1.0)]), "is of type Float64, expected int8"),
-            (int, Arc::new(Int64Array::from(vec![Some(1), None])), "value 1 is null, expected no nulls"),
+            (int, Arc::new(Int64Array::from(vec![Some(1), None])), "row 1 is null, expected no nulls"),
             (int, Arc::new(BooleanArray::from(vec![true])), "is of type Boolean, expected int8"),
             (text, Arc::new(Int64Array::from(vec![1])), "is of type Int64, expected string"),
             (text, Arc::new(StringViewArray::from(vec!["a"])), "is of type Utf8View, expected string"),
@@ -366,11 +376,15 @@ mod tests {
                 lists(vec![Some(vec![Some(1.0), Some(2.0)]), Some(vec![])]),
                 "row 1 has 0 values, expected 2",
             ),
-            (vector, lists(vec![None]), "value 0 is null"),
-            (vector, lists(vec![Some(vec![Some(1.0), None])]), "value 1 is null"),
+            (vector, lists(vec![None]), "row 0 is null"),
+            (
+                vector,
+                lists(vec![Some(vec![Some(1.0), Some(1.0)]), Some(vec![Some(1.0), None])]),
+                "value 1 of row 1 is null",
+            ),
         ] {
             let error = columns(&[expected]).read(&batch(vec![("x", values)])).unwrap_err().to_string();
-            assert!(error.contains("column 'x': ") && error.contains(reason), "{error}");
+            assert!(error.starts_with("request column 'x': ") && error.contains(reason), "{error}");
         }
         let missing = batch(vec![("y", floats(vec![Some(1.0)]))]);
         let error = columns(&[int]).read(&missing).unwrap_err().to_string();

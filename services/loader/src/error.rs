@@ -81,7 +81,7 @@ impl Error {
 
     /// The rows of the block at `place` need more memory than there is.
     pub(crate) fn block_too_large(place: &str, needed: u64, limit: u64) -> Self {
-        let advice = "raise --cache-memory, request fewer columns or write smaller row groups".into();
+        let advice = "raise cache_memory, request fewer columns or write smaller row groups".into();
         Self::TooLarge { what: format!("the requested columns of {place}"), needed, limit, advice }
     }
 

@@ -273,7 +273,7 @@ impl Loader {
             what: "the memory for lookups".into(),
             needed: bytes,
             limit: budget.available_bytes(),
-            advice: "raise --cache-memory".into(),
+            advice: "raise cache_memory".into(),
         };
         let reservation = budget.try_reserve(bytes, &[]).ok_or_else(too_large)?;
         self.lookup_memory.put(reservation);

@@ -323,19 +323,37 @@ fn item_bits(list: &DataType) -> u64 {
 
 /// Maximum length in bytes of a name for which similar names are searched.
 const MAX_SIMILAR_BYTES: usize = 256;
+/// Maximum number of names that an error suggests.
+const MAX_SIMILAR_NAMES: usize = 3;
 
 /// Returns up to three names of `known` that are similar to `name`, most similar first.
 pub fn similar_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     if name.len() > MAX_SIMILAR_BYTES {
         return Vec::new();
     }
-    let mut scored: Vec<(f64, &str)> = known
+    let scored = scored(name, known).into_iter().filter(|(score, _)| *score > 0.75);
+    scored.take(MAX_SIMILAR_NAMES).map(|(_, other)| other).collect()
+}
+
+/// Returns the names among `known` that are the most similar to `name`, also if they are less similar than those of [`similar_names`].
+pub(crate) fn closest_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let start = &name[..name.floor_char_boundary(MAX_SIMILAR_BYTES)];
+    let short = known.iter().copied().filter(|known| known.len() <= MAX_SIMILAR_BYTES);
+    scored(start, short)
         .into_iter()
-        .map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other))
-        .filter(|(score, _)| *score > 0.75)
-        .collect();
+        .filter(|(score, _)| *score > 0.0)
+        .take(MAX_SIMILAR_NAMES)
+        .map(|(_, other)| other)
+        .collect()
+}
+
+/// Returns names with their similarity to `name`, the most similar one first.
+fn scored<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<(f64, &'a str)> {
+    let lower = name.to_lowercase();
+    let score = |other: &str| strsim::jaro_winkler(&lower, &other.to_lowercase());
+    let mut scored: Vec<(f64, &str)> = known.into_iter().map(|other| (score(other), other)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    scored.into_iter().take(3).map(|(_, other)| other).collect()
+    scored
 }
 
 /// Width in bytes of a value in a frame, for types of fixed width. A bool takes one byte.

@@ -34,7 +34,7 @@ pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Error> {
     let seconds = wanted.max_age_seconds;
     let invalid = || {
         Error::invalid(format!(
-            "lookup.max_age_seconds: is {seconds}, expected seconds above 0, or 0 for no limit"
+            "lookup.max_age_seconds: is {seconds:?}, expected a number of seconds up to 1e19, or 0 for no limit"
         ))
     };
     let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;

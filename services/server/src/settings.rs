@@ -462,6 +462,20 @@ impl Settings {
             "cache_memory is {}, expected at least 1 MiB",
             self.cache_memory
         );
+        // Larger numbers cannot be written in a TOML file.
+        let most = i64::MAX as u64;
+        for (name, size) in [
+            ("cache_memory", Some(self.cache_memory)),
+            ("cache_disk", self.cache_disk),
+            ("lookup_memory", self.lookup_memory),
+            ("network_bandwidth", self.network_bandwidth),
+        ] {
+            ensure!(
+                size.is_none_or(|size| size.0 <= most),
+                "{name} is {} or more, expected at most {most}, which is less than 8 EiB",
+                size.unwrap_or_default()
+            );
+        }
         ensure!(
             (1..1 << 31).contains(&self.loader.max_batch_bytes),
             "loader.max_batch_bytes is {}, expected 1 to 2147483647",

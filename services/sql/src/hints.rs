@@ -68,6 +68,8 @@ pub(crate) fn of_operator(operator: Operator, text: &str) -> String {
             "; use LIKE, contains or starts_with"
         }
         Operator::IntegerDivide => "; use / of integers",
+        Operator::BitwiseAnd => "; conditions are combined by AND",
+        Operator::BitwiseOr => "; conditions are combined by OR",
         _ => "",
     };
     format!("'{text}' has the operator {operator}, which is not supported{hint}")
@@ -83,12 +85,12 @@ pub(crate) fn of_message(message: String) -> String {
     if message.starts_with("Substring without for/from is not valid") {
         return "Function 'substr' expects a text, the position of its first character and optionally a length".to_owned();
     }
-    if let Some((_, reason)) = message.split_once(" user-defined coercion failed with: ") {
+    // Reason of a function of this crate, which the planner repeats with a list of signatures.
+    if let Some((_, reason)) = message.split_once("user-defined coercion failed with: ") {
+        let reason = reason.split(" No function matches the given name").next().unwrap_or(reason);
         let kinds = ["Error during planning: ", "Execution error: "];
-        return kinds
-            .iter()
-            .fold(reason, |reason, kind| reason.strip_prefix(kind).unwrap_or(reason))
-            .to_owned();
+        let reason = kinds.iter().fold(reason, |reason, kind| reason.strip_prefix(kind).unwrap_or(reason));
+        return reason.trim_end_matches('.').to_owned();
     }
     // Errors of types are internal ones for some functions.
     match message.split_once(".\nThis issue was likely caused by a bug in DataFusion") {

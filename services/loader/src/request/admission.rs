@@ -31,10 +31,11 @@ impl Job {
         }
         let advice = match self.max_window_rows(memory_bytes) {
             Some(rows) => {
-                format!("the largest shuffle.window_rows that fits is {rows}; or raise --cache-memory")
+                format!("the largest shuffle.window_rows that fits is {rows}; or raise cache_memory")
             }
-            None => "no window fits: raise --cache-memory, request fewer columns or write smaller row groups"
-                .into(),
+            None => {
+                "no window fits: raise cache_memory, request fewer columns or write smaller row groups".into()
+            }
         };
         let what = format!("the largest shuffle window of '{}'", self.train().dataset);
         Err(Error::TooLarge { what, needed, limit: memory_bytes, advice })

@@ -11,7 +11,7 @@ use forebay_sql::{Expression, MAX_COMPLEXITY};
 use forebay_storage::{Snapshot, cache_key};
 
 use super::{
-    HeapItems, Nulls, Output, TensorSource, TensorValues, View,
+    HeapItems, Nulls, Output, TensorSource, TensorValues, View, closest_names,
     expressions::{Expressions, MAX_SELECTED},
     fixed_width, similar_names,
     source::{Reads, Source},
@@ -29,6 +29,9 @@ const MAX_TENSOR_COLUMNS: usize = 1 << 16;
 const MAX_KEYS: usize = 64;
 /// Maximum `max_list_length` of a tensor.
 const MAX_LEN: u64 = 1 << 20;
+/// Maximum number of columns that the error about an unknown column lists, and of the bytes of their names.
+const MAX_LISTED_COLUMNS: usize = 20;
+const MAX_LISTED_BYTES: usize = 1024;
 /// Column that marks real rows of padded batches.
 const VALID: &str = "valid";
 
@@ -140,9 +143,21 @@ pub fn find_column(requested: &str, name: &str, schema: &Schema) -> Result<usize
 
 fn unknown_column(name: &str, known: &[&str]) -> String {
     let similar = similar_names(name, known.iter().copied());
-    let hint = match similar.is_empty() {
-        true => format!("the dataset has {} columns", known.len()),
-        false => format!("did you mean {}?", quoted(&similar)),
+    let bytes: usize = known.iter().map(|name| name.len()).sum();
+    let hint = match known.len() {
+        _ if !similar.is_empty() => format!("did you mean {}?", quoted(&similar)),
+        0 => "the dataset has no columns".to_owned(),
+        count if count <= MAX_LISTED_COLUMNS && bytes <= MAX_LISTED_BYTES => {
+            format!("the dataset has the columns {}", listed(known))
+        }
+        count => {
+            let closest = closest_names(name, known);
+            let names = match closest.is_empty() {
+                true => String::new(),
+                false => format!(", the closest are {}", listed(&closest)),
+            };
+            format!("the dataset has {count} columns{names}")
+        }
     };
     format!("there is no column '{name}'; {hint}")
 }
@@ -600,5 +615,13 @@ fn deliverable(data_type: &DataType) -> bool {
 }
 
 fn quoted(names: &[&str]) -> String {
-    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(" or ")
+    joined(names, " or ")
+}
+
+fn listed(names: &[&str]) -> String {
+    joined(names, ", ")
+}
+
+fn joined(names: &[&str], separator: &str) -> String {
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(separator)
 }

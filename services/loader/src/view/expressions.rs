@@ -47,6 +47,9 @@ impl Expressions {
             .await
         };
         let mut compiled = Self::default();
+        if train.select.len() > MAX_SELECTED {
+            return Ok(compiled);
+        }
         if !train.filter.is_empty() {
             let filter = run(
                 |text, snapshot, sets| Expression::filter_with(text, snapshot.schema(), sets).ok(),
@@ -55,7 +58,7 @@ impl Expressions {
             compiled.filter = filter.await?.map(|filter| (train.filter.clone(), filter));
         }
         let mut complexity = 0;
-        for text in train.select.iter().take(MAX_SELECTED) {
+        for text in &train.select {
             let column = run(|text, snapshot, _| Expression::column(text, snapshot.schema()).ok(), text);
             let Some(column) = column.await? else { break };
             complexity += column.complexity();
@@ -193,5 +196,10 @@ mod tests {
         let compiled =
             Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new()).await.unwrap();
         assert!(compiled.columns.len() < 5, "{}", compiled.columns.len());
+        // A request with too many expressions is refused, so that none is compiled.
+        let before = operations.load(Ordering::SeqCst);
+        let compiled =
+            Expressions::compile(&pool, Flow::new(), &snapshot, &self::request(MAX_SELECTED + 1), Vec::new());
+        assert!(compiled.await.unwrap().columns.is_empty() && operations.load(Ordering::SeqCst) == before);
     }
 }

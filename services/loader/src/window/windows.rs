@@ -329,7 +329,7 @@ fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
 
 /// Error of a window that can never fit.
 pub(super) fn too_large(needed: u64, limit: u64) -> Error {
-    let advice = "lower shuffle.window_rows or raise --cache-memory".into();
+    let advice = "lower shuffle.window_rows or raise cache_memory".into();
     Error::TooLarge { what: "a shuffle window".into(), needed, limit, advice }
 }
 

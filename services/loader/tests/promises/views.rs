@@ -116,6 +116,7 @@ async fn an_invalid_request_is_refused_with_the_name_of_its_field() {
     let reader = reader(store(&[numbered(0..10)], 20_000).await).await;
     for (expressions, reason) in [
         (["id", "nmae AS n"], "select[1]: there is no column 'nmae'; did you mean 'name'?"),
+        (["id", "zzz AS n"], "select[1]: there is no column 'zzz'; the dataset has the columns '"),
         (["id", "x + 1"], "select[1]: 'x + 1' has no name, add one with AS"),
         (["id", "x AS id"], "select[1]: two expressions have the name 'id'"),
         (["id", "random() AS r"], "select[1]: Invalid function 'random'"),
@@ -136,6 +137,9 @@ async fn an_invalid_request_is_refused_with_the_name_of_its_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_columns_of_all_tensors_of_a_view_are_limited() {
     let reader = reader(store(&[floats(1000, 1)], 20_000).await).await;
+    let unknown = |name: &str| refused(&select(&[&format!("{name} + 1 AS y")]), &reader);
+    assert!(unknown("zzz").contains("no column 'zzz'; the dataset has 1000 columns; "), "{}", unknown("zzz"));
+    assert!(unknown("abcdefgh").contains("has 1000 columns, the closest are 'c"), "{}", unknown("abcdefgh"));
     let every = || vec!["c*".to_owned()];
     let tensor = |name: String| Tensor { name, columns: every(), ..Tensor::default() };
     let tensors = |count: usize| {

@@ -34,7 +34,8 @@ struct Dataset {
     /// Number of files; null before they are listed.
     #[schema(required)]
     files: Option<u64>,
-    /// Reason why the dataset cannot be opened; null if the last attempt did not fail.
+    /// Reason why the dataset cannot be opened, or why its files could not be listed again; null if the last attempt did not fail. The
+    /// server retries.
     #[schema(required)]
     error: Option<String>,
     /// Id of the current snapshot; null if the dataset is not open.
@@ -138,7 +139,7 @@ pub(super) fn of(view: &View) -> Datasets {
 }
 
 fn shown(services: &Services, listed: Listed) -> Dataset {
-    let Listed { name, url, phase, silence } = listed;
+    let Listed { name, url, phase, refresh_error, silence } = listed;
     let silent_seconds =
         silence.filter(|silence| *silence >= SILENT_AFTER).map(|silence| silence.as_secs_f64());
     let online = services.online.get(&name).as_ref().map(OnlineDataset::of);
@@ -160,6 +161,7 @@ fn shown(services: &Services, listed: Listed) -> Dataset {
                 phase: DatasetPhase::Open,
                 files_done: files,
                 files,
+                error: refresh_error,
                 snapshot: Some(snapshot.id().to_owned()),
                 snapshot_age_seconds: age.map(|age| age.as_secs_f64()),
                 blocks: Some(snapshot.blocks().len() as u64),

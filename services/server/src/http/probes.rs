@@ -37,8 +37,8 @@ pub(super) struct Readiness {
     preparing: Vec<String>,
     /// Reason of the failure of each dataset that cannot be opened or loaded for lookups, by the name of the dataset.
     failed: BTreeMap<String, String>,
-    /// Reason for each dataset whose lookups are answered from an earlier snapshot, because the current one cannot be loaded or was
-    /// rejected, by the name of the dataset. The server is ready nevertheless.
+    /// Reason for each dataset of which an earlier snapshot is served, by the name of the dataset: the files could not be listed again, or
+    /// the current snapshot cannot be loaded for lookups or was rejected. The server is ready nevertheless.
     outdated: BTreeMap<String, String>,
 }
 
@@ -78,7 +78,11 @@ pub(super) async fn ready(
             Phase::Failed(error) => {
                 failed.insert(dataset.name, error.to_string());
             }
-            Phase::Open(_) => {}
+            Phase::Open(_) => {
+                if let Some(error) = dataset.refresh_error {
+                    outdated.entry(dataset.name).or_insert(error);
+                }
+            }
         }
     }
     let (draining, ready) = (drain.is_leaving(), readiness::is_ready(&context.services));

@@ -1,5 +1,7 @@
 //! `/api/v1/queues`: state of batch queues, forecasts for other batch sizes, and changes of settings at run time.
 
+use std::{collections::HashSet, fmt};
+
 use axum::{
     Json,
     body::Bytes,
@@ -11,7 +13,10 @@ use forebay_inference::{
     queue::{self, QueueConfig},
 };
 use forebay_proto::v1;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, MapAccess, Visitor},
+};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
@@ -229,6 +234,37 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
 /// Maximum size of changed settings, in bytes. Small values of JSON take up to a hundred times their bytes in memory.
 const MAX_PATCH_BYTES: usize = 64 << 10;
 
+/// Changed settings, each of which is given once.
+struct Patch(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Patch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Patch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of settings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Patch, A::Error> {
+                let mut fields: Vec<(String, Value)> = Vec::new();
+                let mut names = HashSet::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(A::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    fields.push((name, value));
+                }
+                Ok(Patch(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
 /// Returns the settings with the fields in `body` changed.
 fn changed(
     config: &QueueConfig,
@@ -238,12 +274,12 @@ fn changed(
     if body.len() > MAX_PATCH_BYTES {
         return Err(format!("the settings have {} bytes, expected at most {MAX_PATCH_BYTES}", body.len()));
     }
-    let patch: Map<String, Value> =
+    let patch: Patch =
         serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
     let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;
     let mut changed = config.clone();
     // Fields are applied one at a time, so that an error names its field.
-    for (name, value) in patch {
+    for (name, value) in patch.0 {
         whole[&name] = value;
         changed = serde_json::from_value(whole.clone()).map_err(|error| format!("{name}: {error}"))?;
     }
@@ -271,6 +307,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_setting_that_is_given_twice_is_an_error() {
+        let change = |body: &str| changed(&QueueConfig::default(), body.as_bytes(), |_| Ok(()));
+        assert_eq!(change(r#"{"max_batch_rows": 5, "pad_to": [8]}"#).unwrap().max_batch_rows, 5);
+        let error = change(r#"{"max_batch_rows": 5, "pad_to": [8], "max_batch_rows": 7}"#).unwrap_err();
+        assert!(error.contains("duplicate field `max_batch_rows`"), "{error}");
+        assert!(change("[]").unwrap_err().contains("expected a JSON object"));
+    }
 
     #[test]
     fn differences_name_the_new_and_the_previous_value() {

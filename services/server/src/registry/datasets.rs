@@ -61,6 +61,8 @@ struct Dataset {
     phase: watch::Sender<Phase>,
     /// Most recent snapshots and the time at which each was last verified to be current; newest first.
     seen: parking_lot::Mutex<VecDeque<(String, Instant)>>,
+    /// Reason why the files could not be listed again, unless the last attempt succeeded or no snapshot is current.
+    refresh_error: parking_lot::Mutex<Option<String>>,
     /// Held while a snapshot is taken. Time at which the last one that succeeded began.
     taking: Mutex<Option<Instant>>,
 }
@@ -82,6 +84,8 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) phase: Phase,
+    /// Reason why the last attempt to list the files again failed; `None` if it succeeded.
+    pub(crate) refresh_error: Option<String>,
     /// Time for which requests to the store have been waiting without an answer; `None` if no request waits.
     pub(crate) silence: Option<Duration>,
 }
@@ -271,6 +275,7 @@ impl Datasets {
                 };
                 // From here on nothing waits, so that a cancelled call changes all or nothing.
                 *taken = Some(looked);
+                *dataset.refresh_error.lock() = None;
                 dataset.note_seen(&id, looked);
                 let note = match current {
                     Some(current) if is_current(&current) => {
@@ -297,6 +302,8 @@ impl Datasets {
             Err(error) => {
                 if current.is_none() {
                     dataset.phase.send_replace(Phase::Failed(error.clone()));
+                } else {
+                    *dataset.refresh_error.lock() = Some(error.to_string());
                 }
                 Err(named(name, error))
             }
@@ -441,6 +448,7 @@ impl Datasets {
             name: name.clone(),
             url: dataset.location.url().to_owned(),
             phase: dataset.phase.borrow().clone(),
+            refresh_error: dataset.refresh_error.lock().clone(),
             silence: dataset.location.silence(),
         };
         let entries = self.shared.entries.read();
@@ -576,6 +584,7 @@ impl Dataset {
             location,
             phase: watch::Sender::new(Phase::Opening { files_done: 0, files: 0 }),
             seen: parking_lot::Mutex::default(),
+            refresh_error: parking_lot::Mutex::default(),
             taking: Mutex::default(),
         }
     }

@@ -98,7 +98,10 @@ impl Jobs {
     ) -> Result<Found, Error> {
         let is_id =
             wanted.len() == 32 && wanted.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-        if is_id && let Some(record) = self.documents.get::<JobRecord>(wanted).await? {
+        if is_id
+            && let Some(record) = self.documents.get::<JobRecord>(wanted).await?
+            && may_read(&record)
+        {
             return Ok(Found { record, others: Vec::new() });
         }
         let prefix = name_prefix(wanted);

@@ -44,6 +44,9 @@ impl OnlineSpec {
             canary.validate().map_err(|reason| anyhow::anyhow!("canary.{reason}"))?;
         }
         ensure!(!self.key.is_empty(), "key: is empty, expected at least one column");
+        for (place, column) in self.key.iter().enumerate() {
+            ensure!(!self.key[..place].contains(column), "key: column '{column}' appears twice");
+        }
         for (place, view) in self.views.iter().enumerate() {
             check_lookup(view).map_err(|error| anyhow::anyhow!("views[{place}]: {error}"))?;
             let v1::Lookup { filter, columns, tensors, select, .. } = view.clone();

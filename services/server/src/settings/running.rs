@@ -28,6 +28,16 @@ impl RunningSettings {
         }
         let malformed = |error: serde_json::Error| Error::invalid(format!("settings: {error}"));
         let given: serde_json::Map<String, Value> = serde_json::from_str(expected).map_err(malformed)?;
+        for (name, value) in &given {
+            let alone = Value::Object([(name.clone(), value.clone())].into_iter().collect());
+            if let Err(error) = serde_json::from_value::<Settings>(alone) {
+                // The type of sizes does not say what it expects.
+                let reason =
+                    error.to_string().replace("expected parsable string", "expected a size such as 8GiB");
+                let name = if reason.contains(&format!("`{name}`")) { "settings" } else { name.as_str() };
+                return Err(Error::invalid(format!("{name}: {reason}")));
+            }
+        }
         // Equal values may be written differently, such as 1GiB and 1073741824.
         let parsed: Settings = serde_json::from_str(expected).map_err(malformed)?;
         let parsed = serde_json::to_value(&parsed).map_err(malformed)?;
@@ -79,7 +89,11 @@ mod tests {
     fn unknown_and_malformed_settings_are_errors() {
         for (expected, message) in [
             (r#"{"cache_memry": 1}"#, "unknown field `cache_memry`"),
-            (r#"{"cpu_threads": "many"}"#, "settings: "),
+            (r#"{"cpu_threads": "many"}"#, "cpu_threads: invalid type"),
+            (
+                r#"{"cpu_threads": 2, "cache_memory": "lots"}"#,
+                r#"cache_memory: invalid value: string "lots", expected a size such as 8GiB"#,
+            ),
             ("[]", "settings: "),
         ] {
             assert!(running().different(expected).unwrap_err().message().contains(message), "{expected}");

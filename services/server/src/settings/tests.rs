@@ -41,6 +41,10 @@ fn invalid_settings_are_rejected_before_anything_is_opened() {
         "credentials_reload_interval = \"0s\"",
         "network_bandwidth = 0",
         "[loader]\nmax_batch_bytes = 3000000000",
+        "cache_memory = \"16EiB\"",
+        "cache_disk = \"8EiB\"",
+        "lookup_memory = \"9EiB\"",
+        "[datasets]\na = \"x\"\n[online.a]\nkey = [\"k\", \"l\", \"k\"]",
     ] {
         assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
     }

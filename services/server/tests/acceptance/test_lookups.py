@@ -244,6 +244,10 @@ def test_a_rejected_batch_of_keys_does_not_end_an_exchange_that_asks_for_its_err
             assert metadata["error"]["code"] == "INVALID_ARGUMENT"
             assert "4 at once, expected at most 3" in metadata["error"]["message"]
             assert "retry_after_seconds" not in metadata["error"]
+        # A message of metadata alone is answered, too.
+        look_up.writer.write_metadata(b'{"continue_on_error": true}')
+        error = json.loads(look_up.reader.read_chunk().app_metadata.to_pybytes())["error"]
+        assert (error["code"], error["message"]) == ("INVALID_ARGUMENT", "the message has metadata, but no batch of keys")
         # A batch without the option, as of an earlier client, ends the exchange with its status.
         look_up.writer.write_batch(pa.record_batch([pa.array([1, 2, 3, 4])], schema))
         with refused("INVALID_ARGUMENT", "4 at once, expected at most 3"):

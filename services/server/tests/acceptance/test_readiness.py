@@ -75,6 +75,23 @@ def test_no_service_is_serving_before_the_server_is_ready(pool: Pool, tmp_path: 
     until(lambda: health(server) == {SERVING})
 
 
+def test_a_dataset_whose_files_vanish_is_served_from_its_snapshot_and_listed_with_the_reason(pool: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(pa.table({"n": range(10)}), folder / "0.parquet")
+    server = pool.start({"rows": folder}, refresh_interval="100ms")
+    shown = lambda: json.loads(server.http_get("/api/v1/datasets")[1])["datasets"][0]
+    ready = lambda: json.loads(server.http_get("/readyz")[1])
+    assert shown()["error"] is None and ready()["outdated"] == {}
+    folder.rename(tmp_path / "moved")
+    until(lambda: shown()["error"] is not None, failure="the failed refresh is not shown")
+    assert shown()["phase"] == "open" and "rows" in shown()["error"]
+    assert ready()["ready"] and ready()["outdated"] == {"rows": shown()["error"]} and ready()["failed"] == {}
+    (tmp_path / "moved").rename(folder)
+    until(lambda: shown()["error"] is None, failure="the reason stays")
+    assert ready()["outdated"] == {}
+
+
 def test_declared_views_and_the_features_of_queues_are_in_memory_when_the_server_is_ready(
     pool: Pool, tmp_path: Path, hanging: HangingFolder
 ) -> None:

@@ -62,7 +62,11 @@ impl ScalarUDFImpl for HashBucket {
             return plan_err!("hash_bucket: expected a value, the number of buckets and an optional seed");
         };
         if hash_type(x).is_none() {
-            return plan_err!("hash_bucket: does not support values of type {x}");
+            let advice =
+                if x.is_decimal() { "; cast it, as in hash_bucket(CAST(price AS TEXT), 100)" } else { "" };
+            return plan_err!(
+                "hash_bucket: does not support values of type {x}, expected integers, floats, text, bytes, booleans or times{advice}"
+            );
         }
         let names = [BUCKETS, SEED].into_iter().zip(&arguments[1..]);
         let numbers = names.map(|(name, data_type)| integer_type("hash_bucket", name, data_type));

@@ -195,7 +195,7 @@ impl Caller {
         let seconds = asked.timeout_seconds;
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
             Error::invalid(format!(
-                "timeout_seconds: is {seconds}, expected a number of seconds from 0 to 1e19"
+                "timeout_seconds: is {seconds:?}, expected a number of seconds from 0 to 1e19"
             ))
         })?;
         let priority = match v1::Priority::try_from(asked.priority) {

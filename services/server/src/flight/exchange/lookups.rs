@@ -137,14 +137,18 @@ impl Lookups {
         loop {
             let message = context.services.drain.unless_drained(messages.next()).await?;
             let Some(message) = message.transpose()? else { return Ok(None) };
-            let metadata = message.app_metadata.clone();
-            let Received::Batch(keys) = self.keys.read(&context.services.online, access, message).await?
-            else {
+            let (metadata, has_header) = (message.app_metadata.clone(), !message.data_header.is_empty());
+            let received = self.keys.read(&context.services.online, access, message).await?;
+            if matches!(received, Received::Nothing) && (has_header || metadata.is_empty()) {
                 continue;
-            };
+            }
             let metadata: KeysMetadata = match metadata.as_ref() {
                 [] => KeysMetadata::default(),
                 bytes => Encoding::of(bytes).decode("KeysMetadata", bytes).map_err(Error::from)?,
+            };
+            let keys = match received {
+                Received::Batch(keys) => keys,
+                Received::Nothing => Err(Error::invalid("the message has metadata, but no batch of keys")),
             };
             return Ok(Some(Keys { keys, continue_on_error: metadata.continue_on_error }));
         }
