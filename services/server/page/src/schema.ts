@@ -609,7 +609,10 @@ export interface components {
              * @description Decoded size in bytes: the size of the values of all columns in memory, estimated from the footers; null if the dataset is not open.
              */
             decoded_bytes: number | null;
-            /** @description Reason why the dataset cannot be opened; null if the last attempt did not fail. */
+            /**
+             * @description Reason why the dataset cannot be opened, or why its files could not be listed again; null if the last attempt did not fail. The
+             *     server retries.
+             */
             error: string | null;
             /**
              * Format: int64
@@ -1338,8 +1341,8 @@ export interface components {
             /** @description Names of datasets that are being opened for the first time. */
             opening: string[];
             /**
-             * @description Reason for each dataset whose lookups are answered from an earlier snapshot, because the current one cannot be loaded or was
-             *     rejected, by the name of the dataset. The server is ready nevertheless.
+             * @description Reason for each dataset of which an earlier snapshot is served, by the name of the dataset: the files could not be listed again, or
+             *     the current snapshot cannot be loaded for lookups or was rejected. The server is ready nevertheless.
              */
             outdated: {
                 [key: string]: string;
