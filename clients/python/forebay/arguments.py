@@ -47,6 +47,34 @@ def text(name: str, value: Any, form: str = "") -> str | None:
     return value
 
 
+def number(name: str, value: Any, expected: str) -> None:
+    """Checks that a value is a number.
+
+    Raises:
+        RequestError: It is something else, such as a truth value.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise RequestError(f"{name} is {value!r}, expected {expected}")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Checks the types of options of `connect` by the ends of their names.
+
+    Raises:
+        RequestError: One has another type.
+    """
+    for name, value in options.items():
+        if name.endswith(("_deadline", "_timeout", "_interval")):
+            number(name, value, "a number of seconds")
+        elif name.endswith(("_bytes", "_batches", "max_in_flight")):
+            whole_number(name, value)
+        elif name in ("verify_hash", "report"):
+            if not isinstance(value, (bool, np.bool_)):
+                raise RequestError(f"{name} is {value!r}, expected True or False")
+        elif not hasattr(value, "__fspath__"):
+            text(name, value)
+
+
 def size(name: str, value: Any) -> str | int | None:
     """Returns a size as a string or a number of bytes, or None.
 

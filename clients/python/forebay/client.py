@@ -122,8 +122,11 @@ def connect(
     if traceparent is None and TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", "")):
         traceparent = os.environ["TRACEPARENT"]
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
+    arguments.check_options({name: value for name, value in options.items() if name not in ("trusted_hosts", "wait_for_server")})
     if isinstance(wait_for_server, bool):
         options["wait_for_server"] = retry_deadline if wait_for_server else 0
+    else:
+        arguments.number("wait_for_server", wait_for_server, "True, False or a number of seconds")
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     for url in urls:
         if not isinstance(url, str):
@@ -602,10 +605,24 @@ def _join(
 
 def _mixed(mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
     """Returns the further datasets of a mixture as the protocol has them: a list of messages."""
-    if mix is None or not isinstance(mix, Mapping):
-        return None if mix is None else [dict(mixed) for mixed in mix]
-    given = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in mix.items())
-    return [{"dataset": name, **what} for name, what in given]
+    if mix is None:
+        return None
+    if isinstance(mix, Mapping):
+        given = [{"dataset": name, **(what if isinstance(what, Mapping) else {"fraction": what})} for name, what in mix.items()]
+    elif isinstance(mix, Sequence) and not isinstance(mix, str) and all(isinstance(mixed, Mapping) for mixed in mix):
+        given = [dict(mixed) for mixed in mix]
+    else:
+        raise RequestError(
+            f"mix is {mix!r}, expected a dict of fractions by the name of the dataset, such as {{'other': 0.25}}, or a list of dicts, "
+            "each with a dataset and a fraction"
+        )
+    for mixed in given:
+        name = mixed.get("dataset")
+        if not isinstance(name, str):
+            raise RequestError(f"mix has the dataset {name!r}, expected a name, such as that of the attribute name of an opened dataset")
+        if "fraction" in mixed:
+            arguments.number(f"fraction of '{name}' in mix", mixed["fraction"], "a number above 0 and below 1")
+    return given
 
 
 def _dataset_class() -> type[TrainingDataset[Any]]:

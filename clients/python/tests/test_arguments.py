@@ -283,3 +283,34 @@ def test_numbers_of_epochs_and_steps_are_whole(client: forebay.Client) -> None:
 def test_settings_of_open_are_checked_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(forebay.errors.RequestError, match=message):
         forebay.open("x.parquet", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retry_deadline": "60"}, "retry_deadline is '60', expected a number of seconds"),
+        ({"attempt_timeout": True}, "attempt_timeout is True, expected a number of seconds"),
+        ({"wait_for_server": "yes"}, "wait_for_server is 'yes', expected True, False or a number of seconds"),
+        ({"prefetch_bytes": 1e6}, "prefetch_bytes is 1000000.0, expected a whole number of at least 0"),
+        ({"report": "no"}, "report is 'no', expected True or False"),
+        ({"token": 5}, "token is 5, expected a string"),
+    ],
+)
+def test_options_of_connect_are_checked_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=message):
+        forebay.connect("127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ("a", "mix is 'a', expected a dict of fractions"),
+        ([("a", 0.5)], "mix is .*, expected a dict of fractions"),
+        ({1: 0.5}, "mix has the dataset 1, expected a name"),
+        ([{"fraction": 0.5}], "mix has the dataset None, expected a name"),
+        ({"a": "half"}, "fraction of 'a' in mix is 'half', expected a number above 0 and below 1"),
+    ],
+)
+def test_mixtures_are_checked_by_name(client: forebay.Client, mix: Any, message: str) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=message):
+        client.train("rows", batch_size=4, mix=mix)
