@@ -131,13 +131,13 @@ async fn a_tenant_whose_prefetched_windows_fill_the_memory_releases_them_when_an
 /// The memory has room for two windows and 64 batches. Each stream needs a window and a batch.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_greedy_streams_delay_neither_each_other_nor_another_tenant_by_their_memory() {
-    const ROWS: i64 = 1 << 20;
-    let reader = reader(store(&[numbered(0..ROWS)], 1 << 16).await).await;
-    let train = Train { batch_size: 1 << 17, epochs: Some(1000), ..Train::default() };
+    const ROWS: i64 = 1 << 17;
+    let reader = reader(store(&[numbered(0..ROWS)], 1 << 13).await).await;
+    let train = Train { batch_size: 1 << 14, epochs: Some(1000), ..Train::default() };
     let pool = || Pool::simulated(1, || Duration::from_millis(1));
     let ample = Loader::new(1 << 30, Config::default(), pool());
     let job = ample.job(train.clone(), reader.clone(), Vec::new()).await.unwrap();
-    let loader = Loader::new(2 * job.summary().window_bytes + (1 << 20), Config::default(), pool());
+    let loader = Loader::new(2 * job.summary().window_bytes + (1 << 17), Config::default(), pool());
     let stream = async |tenant: u64, seed: u64| {
         let loader = loader.of_tenant(Tenant::new(tenant, NonZeroU32::MIN));
         let job = loader.job(Train { seed, ..train.clone() }, reader.clone(), Vec::new()).await.unwrap();
