@@ -170,8 +170,9 @@ pub struct Limits {
     /// Default: 1,024.
     pub max_calls: usize,
     /// Maximum total size of requests that are being received, in bytes. A message counts from its length prefix on. A message of a
-    /// DoExchange stream counts until the server reads the next one. If the limit is reached, further messages wait. It is at least
-    /// 8/7 of `max_request_bytes` and of `max_exchange_bytes`. Default: 128 MiB.
+    /// DoExchange stream counts until the server reads the next one. If the limit is reached, further messages wait. Replies of workers
+    /// have a limit of their own of the same size. It is at least 8/7 of `max_request_bytes` and of `max_exchange_bytes`. Default: 128
+    /// MiB.
     pub max_incoming_bytes: u64,
     /// Time in which a client must send a request, or a message of a DoExchange stream, completely, at least 100 ms. One second per
     /// MiB is added. After that, the call fails. Default: 30 s.

@@ -20,6 +20,9 @@ use crate::{RequestColumns, index::KeyIndex, keys::column_named};
 /// Maximum bytes of an answer that is gathered on the thread of the connection.
 const INLINE_BYTES: u64 = 512 << 10;
 
+/// Maximum bytes of keys and request columns that are encoded on the thread of the connection.
+const INLINE_KEY_BYTES: usize = 128 << 10;
+
 /// Successive lookups with the same selection of columns, in one dataset or, after [`join`](Lookup::join), in several.
 #[derive(Clone)]
 pub struct Lookup {
@@ -221,19 +224,37 @@ impl Lookup {
         if let Some(dataset) = self.datasets.first() {
             dataset.check_count(keys.num_rows())?;
         }
+        let max_inline_keys = self.datasets.first().map_or(0, |first| first.online.config().max_inline_keys);
         let sources = self.sources().await?;
         let row_bytes = sources.iter().map(|source| source.rows.row_bytes()).sum();
-        let encode = |(dataset, source): (&DatasetLookup, Source)| {
-            let index = &source.snapshot.index;
-            let encoded = index.key().encode(&dataset.key_columns(keys, index)?)?;
-            Ok::<_, Error>((Arc::clone(index), encoded))
+        let of_dataset = |(dataset, source): (&DatasetLookup, Source)| {
+            let index = Arc::clone(&source.snapshot.index);
+            let columns = dataset.key_columns(keys, &index)?;
+            Ok::<_, Error>((index, columns))
         };
-        let datasets = self.datasets.iter().zip(sources).map(encode).collect::<Result<_, _>>()?;
-        let columns = self.request_columns.iter().map(|columns| columns.read(keys));
-        let columns: Vec<RecordBatch> = columns.collect::<Result<_, _>>()?;
-        let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
-        let column_bytes = columns.iter().flat_map(RecordBatch::columns).map(bytes).sum();
-        Ok(LookupKeys { datasets, columns, column_bytes, row_bytes })
+        let parts: Vec<_> = self.datasets.iter().zip(sources).map(of_dataset).collect::<Result<_, _>>()?;
+        let is_short = keys.num_rows() <= max_inline_keys
+            && keys.columns().iter().map(|column| bytes_of(column)).sum::<usize>() <= INLINE_KEY_BYTES;
+        let (request_columns, keys) = (self.request_columns.clone(), keys.clone());
+        let encode = move || {
+            let encode = |(index, columns): (Arc<KeyIndex>, RecordBatch)| {
+                let encoded = index.key().encode(&columns)?;
+                Ok::<_, Error>((index, encoded))
+            };
+            let datasets = parts.into_iter().map(encode).collect::<Result<_, _>>()?;
+            let columns = request_columns.iter().map(|columns| columns.read(&keys));
+            let columns: Vec<RecordBatch> = columns.collect::<Result<_, _>>()?;
+            let column_bytes =
+                columns.iter().flat_map(RecordBatch::columns).map(|column| bytes_of(column) as u64).sum();
+            Ok(LookupKeys { datasets, columns, column_bytes, row_bytes })
+        };
+        match self.datasets.first() {
+            Some(first) if !is_short => {
+                let flow = Flow::of(self.tenant);
+                first.online.lookup_pool().run_for(flow, Priority::Interactive, encode).await
+            }
+            _ => encode(),
+        }
     }
 
     /// Gathers the rows of `keys` and their request columns, padded with rows of nulls and zeros to at least `min_rows` rows.
@@ -299,6 +320,11 @@ impl Lookup {
         }
         Ok(sources)
     }
+}
+
+/// Bytes of the values of a column.
+fn bytes_of(column: &ArrayRef) -> usize {
+    column.to_data().get_slice_memory_size().unwrap_or(0)
 }
 
 /// Returns the error of an answer, whose size has another limit than that of a batch.

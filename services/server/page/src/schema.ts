@@ -474,7 +474,7 @@ export interface components {
             exchanges: number;
             /**
              * Format: int64
-             * @description Size of the requests that the server is receiving from the caller, in bytes.
+             * @description Size of the requests and of the replies of workers that the server is receiving from the caller, in bytes.
              */
             incoming_bytes: number;
             /**
@@ -1363,7 +1363,10 @@ export interface components {
              * @description Maximum amount. An eighth of it is only for callers that hold none.
              */
             limit: number;
-            /** @description Name of the resource: `streams`, `exchanges`, `workers`, `calls`, `subscribers`, `incoming_bytes` or `unsent_bytes`. */
+            /**
+             * @description Name of the resource: `streams`, `exchanges`, `workers`, `calls`, `subscribers`, `incoming_bytes`,
+             *     `reply_bytes` or `unsent_bytes`.
+             */
             resource: string;
             /**
              * Format: int64

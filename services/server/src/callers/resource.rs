@@ -19,19 +19,23 @@ pub(crate) enum Resource {
     Subscribers,
     /// Bytes of requests until they are complete. A message of a DoExchange stream counts until the server asks for the next one.
     IncomingBytes,
+    /// Bytes of replies of workers until they are complete, and what decoding them takes in addition. They have a limit of their own:
+    /// requests wait for replies, so that replies must not wait for requests, nor take what requests of other callers may have.
+    ReplyBytes,
     /// Bytes of answers that clients have not received, of requests that wait in batch queues, and of large requests of open lookup
     /// streams.
     UnsentBytes,
 }
 
 impl Resource {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Streams,
         Self::Exchanges,
         Self::Workers,
         Self::Calls,
         Self::Subscribers,
         Self::IncomingBytes,
+        Self::ReplyBytes,
         Self::UnsentBytes,
     ];
 
@@ -44,6 +48,7 @@ impl Resource {
             Self::Calls => "calls",
             Self::Subscribers => "subscribers",
             Self::IncomingBytes => "incoming_bytes",
+            Self::ReplyBytes => "reply_bytes",
             Self::UnsentBytes => "unsent_bytes",
         }
     }
@@ -56,7 +61,9 @@ impl Resource {
             Self::Workers => ("limits.max_workers", limits.max_workers as u64),
             Self::Calls => ("limits.max_calls", limits.max_calls as u64),
             Self::Subscribers => ("limits.max_live_subscribers", limits.max_live_subscribers as u64),
-            Self::IncomingBytes => ("limits.max_incoming_bytes", limits.max_incoming_bytes),
+            Self::IncomingBytes | Self::ReplyBytes => {
+                ("limits.max_incoming_bytes", limits.max_incoming_bytes)
+            }
             Self::UnsentBytes => ("limits.max_unsent_bytes", limits.max_unsent_bytes),
         }
     }

@@ -213,7 +213,11 @@ impl BatchReader {
         let checked = checked.map_err(|detail| self.invalid(detail))?;
         let message_bytes = (data.data_header.len() + data.data_body.len()) as u64;
         let more_bytes = checked.bytes.saturating_sub(message_bytes);
-        let charge = (more_bytes > 0).then(|| self.charge(Resource::IncomingBytes, more_bytes));
+        let resource = match self.settings.is_limited {
+            true => Resource::IncomingBytes,
+            false => Resource::ReplyBytes,
+        };
+        let charge = (more_bytes > 0).then(|| self.charge(resource, more_bytes));
         let _charge = charge.transpose()?;
         let rows = checked.decode().map_err(|detail| self.invalid(detail))?;
         Ok(Rows { rows, _charge })

@@ -14,7 +14,7 @@ use http_body_util::Limited;
 use tonic::{Code, Status, body::Body};
 use tracing::Instrument;
 
-use super::incoming::{Incoming, Messages, Unlimited};
+use super::incoming::{Charging, Incoming, Messages};
 use crate::{
     Error,
     auth::{Access, Authenticator},
@@ -79,14 +79,14 @@ impl CallLayer {
             "DoExchange" | "DoPut" | "other" => Messages::Many,
             _ => Messages::One,
         };
-        let unlimited = Unlimited::default();
+        let charging = Charging::default();
         let extensions = request.extensions_mut();
         extensions.insert(access);
         extensions.insert(charge.clone());
-        extensions.insert(unlimited.clone());
+        extensions.insert(charging.clone());
         call.held = Some((account.clone(), charge));
         let incoming =
-            |body| axum::body::Body::new(Incoming::new(body, messages, account, &self.limits, unlimited));
+            |body| axum::body::Body::new(Incoming::new(body, messages, account, &self.limits, charging));
         let request = request.map(incoming);
         if call.method != "other" {
             return Ok(request);

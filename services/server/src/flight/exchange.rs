@@ -16,7 +16,7 @@ use tonic::{Response, Status, Streaming};
 
 pub(super) use self::route::ExchangeRoute;
 use self::stream::{Exchange, Messages, is_too_long};
-use super::{Context, incoming::Unlimited};
+use super::{Context, incoming::Charging};
 use crate::{
     Error,
     auth::Access,
@@ -35,8 +35,8 @@ pub(super) struct Begun {
     pub(super) trace: Option<Trace>,
     /// Charge for the call, until its kind is known.
     pub(super) call: Option<Charge>,
-    /// Handle of the messages of the client.
-    pub(super) unlimited: Unlimited,
+    /// Decides how further messages are charged.
+    pub(super) charging: Charging,
 }
 
 /// Returns the status of a message that could not be received. The status of one that is too long names the setting.
@@ -53,7 +53,7 @@ fn with_setting(status: Status) -> Status {
 /// Answers a DoExchange stream.
 pub(super) async fn exchange(
     context: &Context,
-    Begun { access, trace, call, unlimited }: Begun,
+    Begun { access, trace, call, charging }: Begun,
     mut messages: Streaming<FlightData>,
 ) -> Result<Response<Messages>, Status> {
     let (callers, caller) = (&context.services.callers, access.caller());
@@ -77,7 +77,7 @@ pub(super) async fn exchange(
     let charge = callers.take(&caller, resource, 1)?;
     drop(call);
     if is_worker {
-        unlimited.set();
+        charging.as_replies();
     }
     let answers = MessageCharges::default();
     let context = context.clone();

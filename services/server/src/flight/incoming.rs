@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -45,14 +45,30 @@ pub(super) enum Messages {
     Many,
 }
 
-/// Turns off the limit for the bytes of a request body. It is an extension of the request.
-#[derive(Clone, Default)]
-pub(super) struct Unlimited(Arc<AtomicBool>);
+/// Decides how the further messages of a request are charged. It is an extension of the request.
+#[derive(Clone)]
+pub(super) struct Charging(Arc<AtomicU64>);
 
-impl Unlimited {
-    /// Charges further messages without a limit. It is set for replies of workers, which other requests need in order to end.
-    pub(super) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+/// Values of [`Charging`] that are no number of bytes.
+const REQUESTS: u64 = u64::MAX;
+const REPLIES: u64 = u64::MAX - 1;
+
+impl Default for Charging {
+    /// Messages are charged as requests.
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(REQUESTS)))
+    }
+}
+
+impl Charging {
+    /// Charges further messages as replies of a worker, which requests wait for.
+    pub(super) fn as_replies(&self) {
+        self.0.store(REPLIES, Ordering::Relaxed);
+    }
+
+    /// Does not charge further messages: the receiver has charged all of them. Messages of more than `max_bytes` bytes are rejected.
+    pub(super) fn as_charged(&self, max_bytes: u64) {
+        self.0.store(max_bytes.min(REPLIES - 1), Ordering::Relaxed);
     }
 }
 
@@ -64,7 +80,7 @@ pub(super) struct Incoming {
     request_timeout: Duration,
     /// Largest message that the server receives, in bytes.
     max_bytes: u64,
-    unlimited: Unlimited,
+    charging: Charging,
     framing: Framing,
     /// Received frame, and the number of its bytes that `framing` has read.
     frame: Option<(Bytes, usize)>,
@@ -89,7 +105,7 @@ impl Incoming {
         messages: Messages,
         account: Account,
         limits: &Limits,
-        unlimited: Unlimited,
+        charging: Charging,
     ) -> Self {
         let mut incoming = Self {
             body,
@@ -100,7 +116,7 @@ impl Incoming {
                 Messages::One => limits.max_request_bytes,
                 Messages::Many => limits.max_request_bytes.max(limits.max_exchange_bytes),
             } as u64,
-            unlimited,
+            charging,
             framing: Framing::default(),
             frame: None,
             has_message: false,
@@ -122,7 +138,7 @@ impl Incoming {
     /// Begins to charge a message of `bytes` bytes.
     ///
     /// # Errors
-    /// Invalid, if the request may have one message, and this is another one.
+    /// Invalid, if the request may have one message, and this is another one, or if the message is longer than announced.
     fn begin(&mut self, bytes: u64) -> Result<(), Error> {
         let is_first = !std::mem::replace(&mut self.has_message, true);
         if self.messages == Messages::One && !is_first {
@@ -131,16 +147,26 @@ impl Incoming {
         if self.messages == Messages::Many || bytes >= 1 << 20 {
             self.set_deadline(bytes);
         }
-        let never_waits = self.unlimited.0.load(Ordering::Relaxed)
-            || self.messages == Messages::Many && is_first && bytes <= SMALL_BYTES;
+        let (resource, is_charged) = match self.charging.0.load(Ordering::Relaxed) {
+            REQUESTS => (Resource::IncomingBytes, false),
+            REPLIES => (Resource::ReplyBytes, false),
+            most if bytes > most => {
+                return Err(Error::invalid(format!(
+                    "a message of {bytes} bytes is longer than what was announced, expected at most {most}"
+                )));
+            }
+            _ => (Resource::IncomingBytes, true),
+        };
+        let is_small_first = self.messages == Messages::Many && is_first && bytes <= SMALL_BYTES;
         // The receiver rejects a message that is too long when it has read the length.
-        if bytes > self.max_bytes || never_waits {
-            let bytes = if bytes > self.max_bytes { 0 } else { bytes };
-            self.held.push(self.account.charge(Resource::IncomingBytes, bytes));
+        let is_too_long = bytes > self.max_bytes;
+        if is_too_long || is_charged || is_small_first {
+            let bytes = if is_too_long || is_charged { 0 } else { bytes };
+            self.held.push(self.account.charge(resource, bytes));
             return Ok(());
         }
         let (account, limit) = (self.account.clone(), self.request_timeout);
-        let charge = async move { account.take_within(limit, Resource::IncomingBytes, bytes).await };
+        let charge = async move { account.take_within(limit, resource, bytes).await };
         self.waiting = Some((bytes, Box::pin(charge)));
         Ok(())
     }

@@ -22,7 +22,7 @@ use super::{
     call_layer::charged,
     commands::{Described, described, ticket},
     exchange,
-    incoming::Unlimited,
+    incoming::Charging,
     lookups::LookedUp,
     open_inference,
     packed::pack,
@@ -75,11 +75,11 @@ pub(super) trait Methods: Send + Sync {
     /// DoAction.
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>>;
 
-    /// DoPut, which stores a set of values. `unlimited` is the handle of the messages of the client.
+    /// DoPut, which stores a set of values. `charging` decides how further messages are charged.
     fn put_values(
         &self,
         access: Access,
-        unlimited: Unlimited,
+        charging: Charging,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Reply<PutResult>>;
 
@@ -192,11 +192,11 @@ impl Methods for Context {
     fn put_values(
         &self,
         access: Access,
-        unlimited: Unlimited,
+        charging: Charging,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Reply<PutResult>> {
         Box::pin(async move {
-            let stored = put_values::store(self, &access, &unlimited, messages).await?;
+            let stored = put_values::store(self, &access, &charging, messages).await?;
             Ok(stream::iter([Ok(stored)]).boxed())
         })
     }

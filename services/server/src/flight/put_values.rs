@@ -1,17 +1,23 @@
 //! DoPut: stores a set of values that filters refer to.
 
+use std::time::Duration;
+
 use arrow_flight::{FlightData, PutResult};
 use bytes::BytesMut;
 use chrono::Utc;
-use forebay_loader::{MAX_SET_BYTES, ValueSet};
+use forebay_loader::{Flow, MAX_SET_BYTES, Priority, ValueSet};
 use forebay_proto::{
     Encoding,
     v1::{PutValues, PutValuesResult},
 };
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-use super::{Context, incoming::Unlimited};
-use crate::{Error, auth::Access, callers::Resource};
+use super::{Context, incoming::Charging};
+use crate::{Error, auth::Access, callers::Resource, connections::size_limit};
+
+/// Maximum size of a message besides its part of the set, in bytes.
+const MESSAGE_BYTES: u64 = 64 << 10;
 
 /// Receives a set of values, whose descriptor is a [`PutValues`], and stores it.
 ///
@@ -21,12 +27,14 @@ use crate::{Error, auth::Access, callers::Resource};
 pub(super) async fn store(
     context: &Context,
     access: &Access,
-    unlimited: &Unlimited,
+    charging: &Charging,
     mut messages: Streaming<FlightData>,
 ) -> Result<PutResult, Status> {
     let services = &context.services;
+    let drain = &services.drain;
     let limit = services.limits.request_timeout;
-    let mut first = next(context, &mut messages)
+    let mut deadline = Deadline::of(limit);
+    let mut first = next(context, &mut messages, &deadline)
         .await?
         .ok_or_else(|| Error::invalid("the stream is empty; expected a first message with a descriptor"))?;
     let descriptor = first.flight_descriptor.take().unwrap_or_default();
@@ -44,9 +52,13 @@ pub(super) async fn store(
         .into());
     }
     let caller = access.caller();
-    let _charge = services.callers.take_within(limit, &caller, Resource::IncomingBytes, bytes).await?;
-    // All messages are charged. If each one waited for room, several sets could wait for each other.
-    unlimited.set();
+    // The set, and a message that was received and not added to it. If each message waited for room, several sets could wait for each
+    // other.
+    let most = bytes.saturating_add(MESSAGE_BYTES).min(services.limits.max_request_bytes as u64);
+    let charge = services.callers.take_within(limit, &caller, Resource::IncomingBytes, bytes + most);
+    let _charge = drain.unless_interrupted(charge).await??;
+    charging.as_charged(most);
+    deadline = Deadline::of(size_limit(limit, bytes));
     let mut encoded = BytesMut::new();
     let mut message = Some(first);
     while let Some(FlightData { data_body, .. }) = message {
@@ -57,7 +69,7 @@ pub(super) async fn store(
             .into());
         }
         encoded.extend_from_slice(&data_body);
-        message = next(context, &mut messages).await?;
+        message = next(context, &mut messages, &deadline).await?;
     }
     if encoded.len() as u64 != bytes {
         let found = encoded.len();
@@ -69,11 +81,10 @@ pub(super) async fn store(
     let encoded = encoded.freeze();
     let read = encoded.clone();
     let read = move || ValueSet::read(read.into()).map(|set| (set.sha256().to_owned(), set.len() as u64));
-    let (found, count) = services
-        .online
-        .work(access, encoded.len(), read)
-        .await?
-        .map_err(|detail| Error::invalid(format!("the set of values {detail}")))?;
+    // On the CPU threads, so that it delays no lookup.
+    let (pool, flow) = (services.loader.blocks().pool(), Flow::of(access.tenant()));
+    let checked = pool.run_for(flow, Priority::Background, move || Ok(read())).await.map_err(Error::from)?;
+    let (found, count) = checked.map_err(|detail| Error::invalid(format!("the set of values {detail}")))?;
     if found != sha256 {
         return Err(Error::invalid(format!(
             "the set of values has the SHA-256 {found}, expected '{sha256}'"
@@ -84,14 +95,31 @@ pub(super) async fn store(
     Ok(PutResult { app_metadata: encoding.encode(&PutValuesResult { count }).into() })
 }
 
-/// Receives the next message, within the time limit of a request.
-async fn next(context: &Context, messages: &mut Streaming<FlightData>) -> Result<Option<FlightData>, Status> {
-    let limit = context.services.limits.request_timeout;
-    let message = tokio::time::timeout(limit, messages.message());
+/// Time by which a set must be complete. Otherwise an upload in many small parts could hold its charge for any time.
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// The end of `limit` from now on.
+    fn of(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit }
+    }
+}
+
+/// Receives the next message, before `deadline`.
+async fn next(
+    context: &Context,
+    messages: &mut Streaming<FlightData>,
+    deadline: &Deadline,
+) -> Result<Option<FlightData>, Status> {
+    let message = tokio::time::timeout_at(deadline.at, messages.message());
     let message = context.services.drain.unless_drained(message).await?;
     message.map_err(|_| {
         Error::timeout(format!(
-            "received no part of the set of values within {limit:?} (limits.request_timeout)"
+            "the set of values was not received within {:?}; limits.request_timeout is {:?}",
+            deadline.limit, context.services.limits.request_timeout
         ))
     })?
 }

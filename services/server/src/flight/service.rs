@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     actions, call_layer,
-    incoming::Unlimited,
+    incoming::Charging,
     methods::{Methods, Reply},
 };
 use crate::members;
@@ -78,8 +78,8 @@ impl FlightService for Flight {
         mut request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoPutStream>, Status> {
         let access = call_layer::access(request.extensions())?;
-        let unlimited = request.extensions_mut().remove::<Unlimited>().unwrap_or_default();
-        self.methods.put_values(access, unlimited, request.into_inner()).await.map(Response::new)
+        let charging = request.extensions_mut().remove::<Charging>().unwrap_or_default();
+        self.methods.put_values(access, charging, request.into_inner()).await.map(Response::new)
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {

@@ -23,7 +23,8 @@ pub(super) struct CallerUsage {
 /// Use of one resource by all callers.
 #[derive(Serialize, ToSchema)]
 struct ResourceUsage {
-    /// Name of the resource: `streams`, `exchanges`, `workers`, `calls`, `subscribers`, `incoming_bytes` or `unsent_bytes`.
+    /// Name of the resource: `streams`, `exchanges`, `workers`, `calls`, `subscribers`, `incoming_bytes`,
+    /// `reply_bytes` or `unsent_bytes`.
     resource: &'static str,
     /// Amount in use.
     used: u64,
@@ -50,7 +51,7 @@ struct CallerInfo {
     calls: u64,
     /// Number of subscribers of `/api/v1/live`.
     subscribers: u64,
-    /// Size of the requests that the server is receiving from the caller, in bytes.
+    /// Size of the requests and of the replies of workers that the server is receiving from the caller, in bytes.
     incoming_bytes: u64,
     /// Size of the answers that the caller has not received, and of its requests that wait in batch queues, in bytes.
     unsent_bytes: u64,
@@ -70,7 +71,7 @@ impl CallerInfo {
                 Resource::Workers => info.workers = amount,
                 Resource::Calls => info.calls = amount,
                 Resource::Subscribers => info.subscribers = amount,
-                Resource::IncomingBytes => info.incoming_bytes = amount,
+                Resource::IncomingBytes | Resource::ReplyBytes => info.incoming_bytes += amount,
                 Resource::UnsentBytes => info.unsent_bytes = amount,
             }
         }

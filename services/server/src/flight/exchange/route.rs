@@ -94,8 +94,8 @@ impl StreamingService<FlightData> for Exchanges {
             let access = call_layer::access(request.extensions())?;
             let trace = call_layer::trace(request.extensions());
             let call = call_layer::charge(request.extensions_mut());
-            let unlimited = request.extensions_mut().remove().unwrap_or_default();
-            methods.exchange(Begun { access, trace, call, unlimited }, request.into_inner()).await
+            let charging = request.extensions_mut().remove().unwrap_or_default();
+            methods.exchange(Begun { access, trace, call, charging }, request.into_inner()).await
         })
     }
 }

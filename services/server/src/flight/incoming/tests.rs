@@ -17,17 +17,21 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Sent {
     sender: mpsc::UnboundedSender<Result<Frame<Bytes>, Infallible>>,
     body: Pin<Box<Incoming>>,
-    unlimited: Unlimited,
+    charging: Charging,
 }
 
 impl Sent {
     fn new(callers: &Callers, messages: Messages, limits: &Limits) -> Self {
+        Self::of(Caller::Local, callers, messages, limits)
+    }
+
+    fn of(caller: Caller, callers: &Callers, messages: Messages, limits: &Limits) -> Self {
         let (sender, frames) = mpsc::unbounded_channel();
         let body = axum::body::Body::new(StreamBody::new(UnboundedReceiverStream::new(frames)));
-        let account = Account::new(callers, Caller::Local);
-        let unlimited = Unlimited::default();
-        let body = Incoming::new(body, messages, account, limits, unlimited.clone());
-        Self { sender, body: Box::pin(body), unlimited }
+        let account = Account::new(callers, caller);
+        let charging = Charging::default();
+        let body = Incoming::new(body, messages, account, limits, charging.clone());
+        Self { sender, body: Box::pin(body), charging }
     }
 
     fn send(&self, bytes: impl Into<Vec<u8>>) {
@@ -142,10 +146,65 @@ async fn a_message_above_the_limit_waits_until_others_are_read_and_fails_after_t
     assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}");
     // The replies of workers never wait for requests, which wait for replies.
     let mut worker = Sent::new(&callers, Messages::Many, &limits());
-    worker.unlimited.set();
+    worker.charging.as_replies();
     worker.send(message(100, 100));
     assert!(worker.next().now_or_never().is_some());
-    assert_eq!(held(&callers), 200);
+    assert_eq!(held(&callers), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replies_of_workers_wait_for_each_other_and_take_nothing_of_what_requests_of_others_may_have() {
+    let callers = Callers::new(Arc::new(limits()));
+    let opened = |token: &str| {
+        let caller = Caller::Token(token.to_owned());
+        let mut sent = Sent::of(caller, &callers, Messages::Many, &limits());
+        // The first message names the kind of the stream.
+        sent.send(message(0, 0));
+        assert_eq!(sent.next().now_or_never().unwrap().unwrap().len(), 5);
+        sent
+    };
+    let mut workers = [(); 3].map(|()| opened("attacker"));
+    for worker in &workers {
+        worker.charging.as_replies();
+        worker.send(message(100, 1));
+    }
+    let [first, others @ ..] = &mut workers;
+    assert_eq!(first.next().now_or_never().unwrap().unwrap().len(), 6);
+    for other in others {
+        assert!(other.next().now_or_never().is_none(), "7/8 of the limit is 140");
+    }
+    let mut requests = opened("attacker");
+    requests.send(message(100, 1));
+    assert_eq!(requests.next().now_or_never().unwrap().unwrap().len(), 6);
+    // The other caller holds nothing: what is left of each limit is for it.
+    let (mut lookup, mut worker) = (opened("other"), opened("other"));
+    worker.charging.as_replies();
+    for sent in [&mut lookup, &mut worker] {
+        sent.send(message(60, 60));
+        let received = sent.next().now_or_never().expect("it does not wait for the attacker");
+        assert_eq!(received.unwrap().len(), 65);
+    }
+    let replies = callers.usage().totals[Resource::ReplyBytes as usize].1;
+    assert_eq!((held(&callers), replies), (160, 160));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_their_receiver_has_charged_are_not_charged_again_and_not_longer_than_announced() {
+    let callers = Callers::new(Arc::new(limits()));
+    let mut sent = Sent::new(&callers, Messages::Many, &limits());
+    sent.send(message(10, 10));
+    sent.next().await.unwrap();
+    sent.charging.as_charged(50);
+    sent.send(message(50, 50));
+    sent.next().await.unwrap();
+    assert_eq!(held(&callers), 0);
+    sent.send(message(51, 0));
+    let refused = sent.next().await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert_eq!(
+        refused.message(),
+        "a message of 51 bytes is longer than what was announced, expected at most 50"
+    );
 }
 
 #[tokio::test(start_paused = true)]

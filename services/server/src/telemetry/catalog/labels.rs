@@ -110,6 +110,7 @@ labels! {
         | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
         | "subscribers" ("subscribers of `/api/v1/live`")
         | "incoming_bytes" ("bytes of requests that are being received")
+        | "reply_bytes" ("bytes of replies of workers that are being received; `limits.max_incoming_bytes` is also their limit")
         | "unsent_bytes" ("bytes of answers that are not sent completely, and of requests that wait in batch queues");
     MEMBER_STATE = "state": "ready" ("the server answers, and new streams are placed on it")
         | "draining" ("the server is shutting down, and no new streams are placed on it")
