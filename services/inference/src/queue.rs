@@ -31,7 +31,7 @@ pub use decision::{
 };
 pub use forecast::{CurrentSettings, CurvePoint, Forecast, ThroughputLatencyCurve};
 pub use handle::Queue;
-pub use outcome::{Answer, Batch, BatchShape, Failure};
+pub use outcome::{Answer, Batch, BatchShape, Failure, FeaturesFailure};
 pub use pending::PendingRequest;
 pub use status::{Load, Outcomes, QueueStatus};
 pub use worker::{Replies, Worker};

@@ -251,7 +251,7 @@ impl From<forebay_storage::Error> for Error {
 
 impl From<&forebay_inference::queue::Failure> for Error {
     fn from(failure: &forebay_inference::queue::Failure) -> Self {
-        use forebay_inference::queue::{Failure, Refusal};
+        use forebay_inference::queue::{Failure, FeaturesFailure, Refusal};
         let kind = match failure {
             Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => Kind::Invalid,
             Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. } | Refusal::Displaced { .. }) => {
@@ -263,7 +263,13 @@ impl From<&forebay_inference::queue::Failure> for Error {
             Failure::TooLarge(_) => Kind::Limit,
             Failure::Unsent(_) => Kind::Busy,
             Failure::Expired { .. } => Kind::Timeout,
-            Failure::Features(_) => Kind::Precondition,
+            Failure::Features { kind, .. } => match kind {
+                FeaturesFailure::Precondition => Kind::Precondition,
+                FeaturesFailure::Corrupt => Kind::Corrupt,
+                FeaturesFailure::Limit => Kind::Limit,
+                FeaturesFailure::Unavailable => Kind::Unavailable,
+                FeaturesFailure::Internal => Kind::Internal,
+            },
             Failure::Failed(_) => Kind::Internal,
         };
         Self::new(kind, failure.to_string())

@@ -241,11 +241,12 @@ impl OnlineDataset {
         Ok(())
     }
 
-    /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress). Has no effect while one is pinned.
-    pub fn failed(&self, reason: &str) {
+    /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress) and for lookups before the first
+    /// snapshot is loaded. Has no effect while one is pinned.
+    pub fn failed(&self, error: &Error) {
         let mut next = self.shared.next.lock();
-        if next.pinned.is_none() && next.error.as_deref() != Some(reason) {
-            (next.error, next.cause) = (Some(reason.to_owned()), None);
+        if next.pinned.is_none() {
+            (next.error, next.cause) = (Some(error.to_string()), Some(error.clone()));
         }
     }
 
@@ -264,9 +265,14 @@ impl OnlineDataset {
                 limit: *limit,
                 advice: advice.clone(),
             },
-            (Some(error @ (Error::Value { .. } | Error::Row { .. })), _) => error.clone(),
+            (Some(error @ (Error::Value { .. } | Error::Row { .. } | Error::MissingValues { .. })), _) => {
+                error.clone()
+            }
+            (Some(Error::Internal(reason)), _) => Error::Internal(format!("{cannot}: {reason}")),
             (Some(Error::Storage(error)), _) if !is_temporary(error) => error.clone().into(),
-            (_, Some(error)) => Error::Unavailable(format!("{cannot}: {error}")),
+            // Its text ends with the advice that is added here.
+            (Some(Error::Unavailable(reason)), _) => Error::Unavailable(format!("{cannot}: {reason}")),
+            (Some(Error::Storage(_)) | None, Some(error)) => Error::Unavailable(format!("{cannot}: {error}")),
             (_, None) => Error::Unavailable(format!("dataset '{name}' is still being loaded for lookups")),
         }
     }

@@ -75,8 +75,13 @@ pub enum Failure {
     #[error("the workers that received the request disconnected before they replied")]
     Lost,
     /// The features could not be looked up, with the reason.
-    #[error("the features cannot be looked up: {0}")]
-    Features(String),
+    #[error("the features cannot be looked up: {reason}")]
+    Features {
+        /// Reason of the failure.
+        reason: String,
+        /// Kind of the failure.
+        kind: FeaturesFailure,
+    },
     /// The worker replied, but the caller has too many unsent answers, with the limit.
     #[error("{0}")]
     Unsent(String),
@@ -86,6 +91,21 @@ pub enum Failure {
     /// The worker could not compute the batch, with the reason.
     #[error("the worker failed: {0}")]
     Failed(String),
+}
+
+/// Kind of a failure to look up features, by what a caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeaturesFailure {
+    /// The request does not fit the current snapshot.
+    Precondition,
+    /// The stored data is corrupt.
+    Corrupt,
+    /// The features exceed a limit.
+    Limit,
+    /// Another attempt can succeed.
+    Unavailable,
+    /// A defect of this program.
+    Internal,
 }
 
 fn without_workers(had_workers: &bool) -> &'static str {

@@ -133,7 +133,7 @@ impl<P: Clone, R> Replies<P, R> {
     fn fail(&self, state: &mut State<P, R>, now: Time, batch: BatchId, failure: &Failure) -> bool {
         let cause = match failure {
             // Neither says anything about the worker.
-            Failure::Features(_) | Failure::TooLarge(_) => Cause::Features,
+            Failure::Features { .. } | Failure::TooLarge(_) => Cause::Features,
             _ => Cause::Worker,
         };
         let Some(failed) = state.batcher.fail(now, self.worker, batch, cause) else { return false };

@@ -8,7 +8,7 @@ use forebay_loader::{Error, Loader, Tenant};
 use forebay_proto::v1::Train;
 use futures::FutureExt;
 
-use crate::fixture::{Fixture, blocks, ids, online_with_views, pool, rows, spec, users};
+use crate::fixture::{Fixture, blocks, encoded, ids, online_with_views, pool, rows, spec, users};
 
 fn view(select: &str) -> Train {
     Train { select: vec![select.to_owned()], ..Train::default() }
@@ -307,11 +307,46 @@ async fn a_key_column_of_a_type_that_cannot_be_a_key_is_a_permanent_error() {
     let mut lookup = online.lookup(&Train::default(), vec![]);
     assert!(matches!(lookup.look_up(&ids([1])).await, Err(Error::Unavailable(_))), "it is not loaded yet");
     let failed = online.load_snapshot(fixture.reader().await).await.unwrap_err();
-    online.failed(&failed.to_string());
+    online.failed(&failed);
     let error = lookup.look_up(&ids([1])).await.err().unwrap();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
     let message = error.to_string();
     assert!(message.contains("'user_id' is of type Float64, expected integers, decimals"), "{message}");
-    online.failed("the store does not answer");
-    assert!(matches!(lookup.key_columns(), Err(Error::Unavailable(_))));
+    online.failed(&Error::Unavailable("the store does not answer".to_owned()));
+    let error = lookup.key_columns().unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert!(
+        error.to_string().ends_with("for lookups: the store does not answer: try again later"),
+        "{error}"
+    );
+}
+
+/// Lookups have the error of the file, without advice to try again, however the failure was reported.
+#[tokio::test]
+async fn lookups_of_a_dataset_with_a_corrupt_file_name_the_file_and_the_column() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let mut content = encoded(&users(0..100, 1));
+    // The header of the first page of the first column. The footer is intact.
+    content[4..40].fill(0xff);
+    fixture.put(0, content).await;
+    let online = online_with_views(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default(), &[]);
+    let reader = fixture.reader().await;
+    let loaded = online.load_snapshot(reader.clone()).await.unwrap_err();
+    let check = |error: Error| {
+        let Error::Storage(forebay_storage::Error::Corrupt { file, column, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((file.ends_with(".parquet"), column.as_deref()), (true, Some("user_id")), "{error}");
+        assert!(!error.to_string().contains("try again"), "{error}");
+    };
+    let mut lookup = online.lookup(&Train::default(), vec![]);
+    check(lookup.look_up(&ids([1])).await.err().unwrap());
+    online.failed(&loaded);
+    check(lookup.look_up(&ids([1])).await.err().unwrap());
+    check(lookup.key_columns().unwrap_err());
+    check(online.pin_first(reader).await.unwrap_err());
+    let unsupported = forebay_storage::Error::Unsupported { location: "a".into(), detail: "b".into() };
+    online.failed(&unsupported.into());
+    let error = lookup.key_columns().unwrap_err();
+    assert_eq!(error.to_string(), "a is not supported: b");
 }

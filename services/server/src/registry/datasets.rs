@@ -333,8 +333,18 @@ impl Datasets {
     }
 
     /// As [`pinned`](Self::pinned), for the server itself. Its loads are not queued behind those of callers.
-    pub(crate) async fn pinned_by_server(&self, name: &str, id: &str) -> Result<Reader, Error> {
-        self.pinned_of(&Access::everything(), None, name, id).await
+    ///
+    /// # Errors
+    /// The reason why it cannot be loaded; unavailable if the state can't be read.
+    pub(crate) async fn pinned_by_server(
+        &self,
+        name: &str,
+        id: &str,
+    ) -> Result<Reader, forebay_loader::Error> {
+        let unavailable = |error: Error| forebay_loader::Error::Unavailable(error.message().to_owned());
+        let dataset = self.find(&Access::everything(), name).await.map_err(unavailable)?;
+        let pinned = self.pinned_reader(&dataset, None, (name, id)).await.map_err(unavailable)?;
+        pinned.map_err(forebay_loader::Error::from)
     }
 
     /// `caller` is the one whose loads are queued; `None` for the server itself.
@@ -349,17 +359,7 @@ impl Datasets {
         if id.is_empty() {
             return self.current(access, name).await;
         }
-        if let Phase::Open(reader) = &*dataset.phase.borrow()
-            && reader.snapshot().id() == id
-        {
-            return Ok(reader.clone());
-        }
-        let key = (name.to_owned(), id.to_owned());
-        if let Some(reader) = self.kept_pinned(&key) {
-            return Ok(reader);
-        }
-        let load = || self.load_pinned(dataset, &key);
-        match self.shared.loads.join(caller, &key, load).await? {
+        match self.pinned_reader(dataset, caller, (name, id)).await? {
             Ok(reader) => Ok(reader),
             Err(error @ forebay_storage::Error::UnknownSnapshot { .. }) => {
                 let current = match &*dataset.phase.borrow() {
@@ -370,6 +370,28 @@ impl Datasets {
             }
             Err(error) => Err(named(name, error)),
         }
+    }
+
+    /// Returns the reader of snapshot `id` of a dataset, or the reason why it cannot be loaded.
+    ///
+    /// # Errors
+    /// If too many callers load snapshots.
+    async fn pinned_reader(
+        &self,
+        dataset: &Dataset,
+        caller: Option<&Caller>,
+        (name, id): (&str, &str),
+    ) -> Result<Result<Reader, forebay_storage::Error>, Error> {
+        if let Phase::Open(reader) = &*dataset.phase.borrow()
+            && reader.snapshot().id() == id
+        {
+            return Ok(Ok(reader.clone()));
+        }
+        let key = (name.to_owned(), id.to_owned());
+        if let Some(reader) = self.kept_pinned(&key) {
+            return Ok(Ok(reader));
+        }
+        self.shared.loads.join(caller, &key, || self.load_pinned(dataset, &key)).await
     }
 
     /// Adds the dataset to a failure of a request that reads the datasets `names`, and for a changed file the current snapshot. Of

@@ -243,13 +243,11 @@ impl OnlineDatasets {
             let id = reader.snapshot().id().to_owned();
             let loaded = match &pinned {
                 Some(pinned) => match datasets.pinned_by_server(&name, pinned).await {
-                    Ok(reader) => {
-                        online.pin_first(reader).await.map(|()| Takeover::Pinned).map_err(Error::from)
-                    }
+                    Ok(reader) => online.pin_first(reader).await.map(|()| Takeover::Pinned),
                     Err(error) => Err(error),
                 },
                 None => match self.load_accepted(&datasets, &online, &name).await {
-                    Ok(()) => online.load_snapshot(reader).await.map_err(Error::from),
+                    Ok(()) => online.load_snapshot(reader).await,
                     Err(error) => Err(error),
                 },
             };
@@ -274,8 +272,9 @@ impl OnlineDatasets {
                     }
                 }
                 Err(error) => {
+                    online.failed(&error);
+                    let error = Error::from(error);
                     let error = error.message();
-                    online.failed(error);
                     let delay = delays.next().unwrap_or(max_backoff);
                     if reported.as_deref() == Some(error) {
                         tracing::debug!(dataset = name, error, "lookups still cannot follow the dataset");
@@ -310,18 +309,16 @@ impl OnlineDatasets {
         datasets: &Datasets,
         online: &OnlineDataset,
         name: &str,
-    ) -> Result<(), Error> {
+    ) -> Result<(), forebay_loader::Error> {
         let Some(id) = online.last_accepted().filter(|_| !online.is_ready()) else { return Ok(()) };
         let loaded = match datasets.pinned_by_server(name, &id).await {
-            Ok(reader) => {
-                let loaded = online.load_snapshot(reader).await;
-                loaded.map(drop).map_err(|error| datasets.read_error([name], error))
-            }
+            Ok(reader) => online.load_snapshot(reader).await.map(drop),
             Err(error) => Err(error),
         };
         match loaded {
-            Err(error) if error.grpc_code() == Code::Unavailable => Err(error),
+            Err(error) if Error::from(error.clone()).grpc_code() == Code::Unavailable => Err(error),
             Err(error) => {
+                let error = datasets.read_error([name], error);
                 let error = error.message();
                 tracing::warn!(
                     dataset = name,
@@ -406,7 +403,7 @@ async fn opened(phase: &mut watch::Receiver<Phase>, online: &OnlineDataset) -> O
     loop {
         match &*phase.borrow_and_update() {
             Phase::Open(reader) => return Some(reader.clone()),
-            Phase::Failed(error) if !online.is_ready() => online.failed(&error.to_string()),
+            Phase::Failed(error) if !online.is_ready() => online.failed(&error.clone().into()),
             Phase::Opening { .. } | Phase::Failed(_) => {}
         }
         phase.changed().await.ok()?;

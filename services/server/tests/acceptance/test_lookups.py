@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
+import hostile
 from client import Client, refused
 from digest import digest_of
 from server import ROOT, Pool, Server, until
@@ -318,9 +319,39 @@ def test_lookups_of_a_dataset_that_cannot_be_opened_say_why(pool: Pool, tmp_path
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 is no Parquet file PAR1")
     server = pool.start({"good": tmp_path / "good.parquet", "bad": tmp_path / "bad.parquet"}, online="bad=id")
     until(lambda: "bad" in json.loads(server.http_get("/readyz")[1])["failed"])
-    with Client(server.location) as client, pytest.raises(flight.FlightError) as refusal:
+    with Client(server.location) as client, refused("DATA_LOSS", "bad.parquet", "corrupt") as refusal:
         Lookup(client, dataset="bad")(id=[1])
-    assert "bad.parquet" in str(refusal.value) and "still being loaded" not in str(refusal.value)
+    assert not any(words in str(refusal.value) for words in ("still being loaded", "try again"))
+
+
+def test_lookups_of_files_that_cannot_be_read_name_the_file_and_the_column_and_advise_no_retry(
+    pool: Pool, tmp_path: Path
+) -> None:
+    page, value = tmp_path / "page.parquet", tmp_path / "value.parquet"
+    for path, column in ((page, "id"), (value, "value")):
+        hostile.write_good(path)
+        position = pq.read_metadata(path).schema.names.index(column)
+        start = pq.read_metadata(path).row_group(0).column(position).dictionary_page_offset or 4
+        content = bytearray(path.read_bytes())
+        content[start : start + 24] = b"\xff" * 24
+        path.write_bytes(bytes(content))
+    hostile.encrypted(tmp_path / "secret.parquet")
+    paths = {name: tmp_path / f"{name}.parquet" for name in ("page", "value", "secret")}
+    config = tmp_path / "forebay.toml"
+    config.write_text("".join(f'[online.{name}]\nkey = ["id"]\n' for name in paths))
+    server = pool.start(paths, config=config)
+    expected = {
+        "page": ("DATA_LOSS", "page.parquet", "corrupt", "column id"),
+        "value": ("DATA_LOSS", "value.parquet", "corrupt", "column value"),
+        "secret": ("FAILED_PRECONDITION", "secret.parquet", "not supported"),
+    }
+    failed = lambda: {info["name"] for info in json.loads(server.http_get("/api/v1/datasets")[1])["datasets"] if info["online"]["error"]}
+    until(lambda: failed() == set(paths))
+    with Client(server.location) as client:
+        for name, (status, *words) in expected.items():
+            with refused(status, *words) as refusal:
+                Lookup(client, dataset=name)(id=[1])
+            assert "try again" not in str(refusal.value)
 
 
 def test_get_schema_of_a_lookup_has_the_types_of_the_key_columns_under_the_names_of_the_caller(users: Server) -> None:

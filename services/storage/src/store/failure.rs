@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Temporary,
 }
 
+/// Error of the operating system about a file system that can only be read. It remains until the file system is mounted in another way.
+const READ_ONLY: i32 = 30;
 /// Errors of the operating system about a path that another attempt has as well: not a folder, too long, too many symbolic links.
 const WRONG_PATHS: [i32; 3] = [20, 36, 40];
 
@@ -42,6 +44,7 @@ impl Failure {
             if let Some(error) = error.downcast_ref::<io::Error>() {
                 match error.raw_os_error() {
                     _ if error.kind() == io::ErrorKind::PermissionDenied => return Self::Denied,
+                    Some(READ_ONLY) => return Self::Denied,
                     Some(code) if WRONG_PATHS.contains(&code) => return Self::Missing,
                     _ => {}
                 }
@@ -136,8 +139,8 @@ mod tests {
             Failure::of(&object_store::Error::Generic { store: "local", source })
         };
         assert_eq!(
-            [local(13), local(40), local(36), local(5)].map(|failure| failure == Failure::Temporary),
-            [false, false, false, true]
+            [13, 30, 40, 36, 5].map(local),
+            [Failure::Denied, Failure::Denied, Failure::Missing, Failure::Missing, Failure::Temporary]
         );
     }
 

@@ -7,7 +7,7 @@ use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
     Lookup,
-    queue::{Batch, BatchId, Failure, Replies, Worker},
+    queue::{Batch, BatchId, Failure, FeaturesFailure, Replies, Worker},
 };
 use forebay_proto::{
     Encoding,
@@ -16,7 +16,7 @@ use forebay_proto::{
 use futures::{StreamExt, stream};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{
     reply_rows,
@@ -170,7 +170,8 @@ impl Batches {
             let id = batch.id;
             self.connection.check_access()?;
             if !self.worker.replies().has_waiting_requests(id) {
-                let cancelled = Failure::Features("all requests of the batch were cancelled".to_owned());
+                let reason = "all requests of the batch were cancelled".to_owned();
+                let cancelled = Failure::Features { reason, kind: FeaturesFailure::Precondition };
                 self.worker.replies().reply(id, Err(cancelled));
                 continue;
             }
@@ -181,7 +182,7 @@ impl Batches {
                 }
                 Err(BatchFailure::Batch(error)) => {
                     self.connection.at_work.remove(&id);
-                    self.worker.replies().reply(id, Err(Failure::Features(error.message().to_owned())));
+                    self.worker.replies().reply(id, Err(without_features(&error)));
                 }
                 Err(BatchFailure::Worker(error)) => return Err(error.into()),
             }
@@ -260,6 +261,18 @@ impl Batches {
         };
         Ok(message(answer, self.encoding.encode(&request)))
     }
+}
+
+/// The failure of requests whose features cannot be looked up.
+fn without_features(error: &Error) -> Failure {
+    let kind = match error.grpc_code() {
+        Code::DataLoss => FeaturesFailure::Corrupt,
+        Code::ResourceExhausted => FeaturesFailure::Limit,
+        Code::Unavailable => FeaturesFailure::Unavailable,
+        Code::Internal => FeaturesFailure::Internal,
+        _ => FeaturesFailure::Precondition,
+    };
+    Failure::Features { reason: error.message().to_owned(), kind }
 }
 
 /// Failure of a batch.
