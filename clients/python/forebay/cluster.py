@@ -41,19 +41,21 @@ class Cluster:
     def plan(
         self,
         request: Mapping[str, Any],
-        values: Sequence[_forebay.ValueSet] = (),
         progress: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> _forebay.Plan:
         """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires.
 
         Args:
             request: The request.
-            values: The values that its filters refer to.
             progress: Called with the fields of CountResult at most twice a second while a server counts the rows of a filter or of
                 groups for more than three seconds. Its exceptions end the call.
         """
         report = None if progress is None else lambda counted: progress(json.loads(counted))
-        return self.native.plan(to_json({"train": request}), list(values), report)
+        return self.native.plan(to_json({"train": request}), self.values(), report)
+
+    def values(self) -> list[_forebay.ValueSet]:
+        """Returns the sets of values that requests refer to."""
+        return []
 
     def datasets(self) -> list[dict[str, Any]]:
         """Returns the DatasetInfo of each dataset that the client may read. Blocks as `plan` does."""

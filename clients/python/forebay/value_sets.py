@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping
 
 from forebay import _forebay, sending
 from forebay.cluster import Cluster
@@ -43,20 +43,24 @@ class ClusterWithValues(Cluster):
     def __init__(self, cluster: Cluster, values: ValueSets) -> None:
         self._cluster, self._values, self.options = cluster, values, cluster.options
 
+    @property
+    def native(self) -> Any:
+        """The native client of the cluster."""
+        return self._cluster.native
+
+    @native.setter
+    def native(self, native: Any) -> None:
+        self._cluster.native = native
+
     def __getstate__(self) -> dict[str, Any]:
         return {"cluster": self._cluster, "values": self._values}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["cluster"], state["values"])  # type: ignore[misc]
 
-    def plan(
-        self,
-        request: Mapping[str, Any],
-        values: Sequence[_forebay.ValueSet] = (),
-        progress: Callable[[Mapping[str, Any]], None] | None = None,
-    ) -> _forebay.Plan:
-        """Requests the plan of a training job, as `Cluster.plan`."""
-        return self._cluster.plan(request, [*self._values.native(), *values], progress)
+    def values(self) -> list[_forebay.ValueSet]:
+        """Returns the sets of values."""
+        return self._values.native()
 
 
 def _set_of(name: str, values: Any) -> _forebay.ValueSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -64,6 +65,33 @@ def test_a_filter_with_100_000_values_has_the_rows_of_a_join(pool: Pool, tmp_pat
     rest = kept(client, filter="maybe NOT IN (:m)", values={"m": beyond})
     assert rest == [number for number, value in zip(ids, maybe) if value is not None and value not in beyond]
     assert kept(client, filter="id IN (:none)", values={"none": []}) == []
+
+
+@pytest.mark.once
+def test_a_mix_has_the_rows_of_the_values_of_each_of_its_datasets(pool: Pool, tmp_path: Path) -> None:
+    write(tmp_path / "d.parquet")
+    pq.write_table(pa.table({"id": np.arange(1, 2 * ROWS, 2)}), tmp_path / "o.parquet")
+    client = forebay.connect(pool.start({"d": tmp_path / "d.parquet", "o": tmp_path / "o.parquet"}).location)
+    own, odd = range(0, 2 * ROWS, 10), range(1, 2 * ROWS, 6)
+    request = dict(
+        batch_size=1000,
+        columns=["id"],
+        filter="id IN (:own)",
+        mix={"o": {"fraction": 0.25, "filter": "id IN (:odd)"}},
+        values={"own": list(own), "odd": np.array(odd)},
+        remainder="SHORT",
+        seed=3,
+    )
+    ds = client.train("d", **request)
+    batches = [batch["id"].to_numpy().tolist() for batch in ds]
+    first, found = batches[0], [number for batch in batches for number in batch]
+    assert sorted(number for number in found if number % 2 == 0) == list(own)
+    mixed = [number for number in found if number % 2 == 1]
+    assert set(mixed) <= set(odd) and abs(len(mixed) / len(found) - 0.25) < 0.01
+    assert sum(number % 2 for number in first) == 250
+    # A copy in another process has the values, too.
+    again = pickle.loads(pickle.dumps(client.train("d", **request)))
+    assert next(iter(again))["id"].to_numpy().tolist() == first
 
 
 @pytest.mark.once

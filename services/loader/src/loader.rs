@@ -165,10 +165,11 @@ impl Loader {
         Self { tenant, ..self.clone() }
     }
 
-    /// Returns a handle of this loader for requests whose filters refer to `values`. Without them, such requests are refused.
+    /// Returns a handle of this loader for requests whose filters refer to `values`, which are charged to its memory. Without them, such
+    /// requests are refused.
     #[must_use]
     pub fn with_values(&self, values: StoredValues) -> Self {
-        Self { values, ..self.clone() }
+        Self { values: values.charged_to(self.budget().clone()), ..self.clone() }
     }
 
     /// Initializes the expression engine, so that the first request with an expression does not wait for it.

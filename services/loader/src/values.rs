@@ -1,11 +1,13 @@
 //! Sets of values that the filters of requests refer to, from the state.
 
+mod memory;
+
 use std::{
-    any::Any,
     collections::{HashMap, HashSet},
     sync::{Arc, Weak},
 };
 
+use forebay_cache::Budget;
 use forebay_proto::v1;
 use forebay_sql::ValueSet;
 use forebay_storage::{Documents, State};
@@ -13,13 +15,14 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{Error, Flow, Pool, Priority};
+use memory::SetsMemory;
 
 /// Maximum size of an encoded set, in bytes: 4 million integers. A request waits until its sets are uploaded and read.
 pub const MAX_SET_BYTES: u64 = 32 << 20;
 /// Maximum number of sets of a request.
 const MAX_SETS: usize = 16;
-/// Maximum size of all encoded sets that are in use, in bytes. Prepared for comparisons, a set takes two to five times its size.
-const MAX_HELD_BYTES: usize = 128 << 20;
+/// Maximum number of sets that are read from the state at once. Their size is known, and charged, only after that.
+const MAX_READS: usize = 2;
 /// Maximum length of the name of a set, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 /// Number of hexadecimal digits of a SHA-256.
@@ -35,8 +38,10 @@ pub struct StoredValues {
     documents: Option<Documents>,
     /// Sets in use, by hash.
     known: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
-    /// Room for further sets, in bytes.
-    room: Arc<Semaphore>,
+    /// Memory of sets in use.
+    memory: SetsMemory,
+    /// Limit of the sets that are read and not charged yet.
+    reads: Arc<Semaphore>,
 }
 
 /// A set. Locked while it is read, so that concurrent requests read it once.
@@ -44,7 +49,8 @@ type Slot = tokio::sync::Mutex<Weak<ValueSet>>;
 
 impl Default for StoredValues {
     fn default() -> Self {
-        Self { documents: None, known: Arc::default(), room: Arc::new(Semaphore::new(MAX_HELD_BYTES)) }
+        let reads = Arc::new(Semaphore::new(MAX_READS));
+        Self { documents: None, known: Arc::default(), memory: SetsMemory::default(), reads }
     }
 }
 
@@ -52,6 +58,11 @@ impl StoredValues {
     /// The sets in `state`.
     pub fn new(state: &State) -> Self {
         Self { documents: Some(Self::documents(state)), ..Self::default() }
+    }
+
+    /// Returns these sets, whose memory while they are in use is a part of `budget`.
+    pub(crate) fn charged_to(self, budget: Budget) -> Self {
+        Self { memory: SetsMemory::of(budget), ..self }
     }
 
     /// Documents with the encoded sets, named by their hashes.
@@ -63,7 +74,8 @@ impl StoredValues {
     /// Reads the sets of `train`.
     ///
     /// # Errors
-    /// [`Error::MissingValues`] with all that are not stored; [`Error::Unavailable`] if the sets in use take too much memory.
+    /// [`Error::MissingValues`] with all that are not stored; [`Error::TooLarge`] with both sizes for a set that does not fit in memory;
+    /// [`Error::Unavailable`] for one that does not fit besides those in use.
     pub(crate) async fn of(&self, train: &v1::Train, pool: &Pool, flow: Flow) -> Result<NamedSets, Error> {
         check_form(train)?;
         let (mut sets, mut missing) = (Vec::with_capacity(train.values.len()), Vec::new());
@@ -97,6 +109,7 @@ impl StoredValues {
             return Ok(Some(set));
         }
         let Some(documents) = &self.documents else { return Ok(None) };
+        let permit = self.reads.acquire().await.map_err(|error| Error::Internal(error.to_string()))?;
         let encoded = match documents.get_bytes(sha256).await {
             Ok(encoded) => encoded,
             // The client sends it again.
@@ -107,23 +120,16 @@ impl StoredValues {
             Err(error) => return Err(error.into()),
         };
         let Some(encoded) = encoded else { return Ok(None) };
-        let room = u32::try_from(encoded.len()).ok();
-        let room = room.and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
-        let room = room.ok_or_else(|| {
-            Error::Unavailable(format!(
-                "values: the sets in use and ':{name}' with {} bytes exceed {MAX_HELD_BYTES} bytes",
-                encoded.len()
-            ))
-        })?;
+        let memory = self.memory.take(name, flow.tenant(), ValueSet::memory_bytes(&encoded)).await?;
+        drop(permit);
         let expected = sha256.to_owned();
         let read = move || {
             let set = ValueSet::read(encoded.into()).and_then(|set| match set.sha256() == expected {
                 true => Ok(set),
                 false => Err(format!("has the hash {}", set.sha256())),
             });
-            let room: Box<dyn Any + Send + Sync> = Box::new(room);
             match set {
-                Ok(set) => Ok(Some(Arc::new(set.holding(room)))),
+                Ok(set) => Ok(Some(Arc::new(set.charged_to(Box::new(memory))))),
                 Err(detail) => {
                     tracing::warn!(
                         sha256 = expected,

@@ -13,6 +13,9 @@ pub enum Error {
     /// The text is not a valid expression, or uses something that is not supported.
     #[error("{0}")]
     Invalid(String),
+    /// There is not enough memory for the values that the expression refers to. Later there can be.
+    #[error("{0}")]
+    Memory(String),
     /// The expression has no result for a row, because of a division by zero, an overflow or a failed conversion.
     #[error("{0}")]
     Failed(String),
@@ -37,6 +40,9 @@ impl From<DataFusionError> for Error {
             && let SchemaError::FieldNotFound { field, .. } = schema.as_ref()
         {
             return Self::UnknownColumn(field.flat_name());
+        }
+        if let DataFusionError::ResourcesExhausted(why) = root {
+            return Self::Memory(why.clone());
         }
         Self::Invalid(message(root))
     }

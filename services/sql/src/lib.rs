@@ -49,7 +49,7 @@ pub use expression_identity::SEMANTICS;
 pub use growth::{SLICE_COST, array_bytes, slices};
 pub use identity::Identity;
 pub use prune::{Bounds, Verdict};
-pub use values::ValueSet;
+pub use values::{SetMemory, ValueSet};
 
 /// Versions of the libraries that compute expressions. Values on disk are named by it, so that a later version of a library
 /// does not read what an earlier one computed. A test compares it with `Cargo.lock`.

@@ -12,9 +12,15 @@
 pub(crate) mod member;
 pub(crate) mod typed;
 
-use std::{any::Any, fmt, fmt::Write};
+use std::{
+    any::Any,
+    fmt,
+    fmt::Write,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use arrow_buffer::{Buffer, i256};
+use arrow_schema::DataType;
 use ring::digest::{SHA256, digest};
 
 /// First bytes of an encoded set: the name of the format and its version.
@@ -23,6 +29,15 @@ const MAGIC: [u8; 4] = *b"FBV1";
 const HEADER_BYTES: usize = 16;
 /// Length of the prefix of a text, in bytes.
 const PREFIX_BYTES: usize = 4;
+
+/// Memory of a set that is in use.
+pub trait SetMemory: Send + Sync {
+    /// Charges `bytes` more, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// A description with both sizes, if there is less.
+    fn take(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, String>;
+}
 
 /// A set of values in its canonical form: sorted, without duplicates and nulls.
 ///
@@ -48,21 +63,21 @@ pub struct ValueSet {
     content: Content,
     /// Number of values.
     len: usize,
-    /// Reservation of its owner, which ends with the set.
-    held: Option<Box<dyn Any + Send + Sync>>,
+    /// Memory that the set and its typed values are charged to. It ends with the set.
+    memory: Option<Box<dyn SetMemory>>,
+    /// The values of each type that are in use. Expressions share them.
+    typed: Mutex<Vec<(DataType, WeakAny)>>,
 }
 
 impl fmt::Debug for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_held = self.held.is_some();
         let Self { sha256, len, .. } = self;
-        f.debug_struct("ValueSet")
-            .field("sha256", sha256)
-            .field("len", len)
-            .field("is_held", &is_held)
-            .finish()
+        f.debug_struct("ValueSet").field("sha256", sha256).field("len", len).finish_non_exhaustive()
     }
 }
+
+/// A reference to values of a type that does not hold them.
+type WeakAny = Weak<dyn Any + Send + Sync>;
 
 /// Kind of the values, with what is needed to find each of them in the encoded set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,15 +141,57 @@ impl ValueSet {
             return Err(format!("has scale {scale} and width {width}, which kind {kind} does not have"));
         }
         let sha256 = hex(digest(&SHA256, &encoded).as_ref());
-        let set = Self { sha256, content, len, encoded, held: None };
+        let set = Self { sha256, content, len, encoded, memory: None, typed: Mutex::default() };
         set.check()?;
         Ok(set)
     }
 
-    /// Returns the set with an object that it holds as long as it exists, such as a reservation of memory.
+    /// Returns the set, which holds `memory` as long as it exists. The set itself is charged already; values of further types are charged
+    /// when an expression needs them.
     #[must_use]
-    pub fn holding(self, held: Box<dyn Any + Send + Sync>) -> Self {
-        Self { held: Some(held), ..self }
+    pub fn charged_to(self, memory: Box<dyn SetMemory>) -> Self {
+        Self { memory: Some(memory), ..self }
+    }
+
+    /// Memory of an encoded set, at most, in bytes: the encoded form, and for text and bytes the positions of the values.
+    pub fn memory_bytes(encoded: &[u8]) -> u64 {
+        let bytes = encoded.len() as u64;
+        let has_positions = matches!(encoded.get(MAGIC.len()), Some(3 | 4));
+        let len = encoded.get(HEADER_BYTES - 8..).and_then(|rest| rest.first_chunk());
+        let len = len.map_or(0, |len| u64::from_le_bytes(*len));
+        // Each of these values has a prefix.
+        let positions = if has_positions { len.min(bytes / PREFIX_BYTES as u64) } else { 0 };
+        bytes + positions * size_of::<u32>() as u64
+    }
+
+    /// The values that `data_type` has, which all expressions share. They are made if no expression uses them.
+    ///
+    /// # Errors
+    /// The error of `make`.
+    fn shared<T: Any + Send + Sync, E>(
+        &self,
+        data_type: &DataType,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        let mut known = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(other, _)| other == data_type);
+        let found = found.and_then(|(_, values)| values.upgrade()?.downcast().ok());
+        if let Some(values) = found {
+            return Ok(values);
+        }
+        known.retain(|(_, values)| values.strong_count() > 0);
+        let values = Arc::new(make()?);
+        let weak: WeakAny = Arc::<T>::downgrade(&values);
+        known.push((data_type.clone(), weak));
+        Ok(values)
+    }
+
+    /// Charges `bytes` for values of a type.
+    ///
+    /// # Errors
+    /// A description with both sizes, if there is less.
+    fn take(&self, bytes: u64) -> Result<Option<Box<dyn Any + Send + Sync>>, String> {
+        self.memory.as_ref().map(|memory| memory.take(bytes)).transpose()
     }
 
     /// SHA-256 of the encoded set, as 64 hexadecimal digits.

@@ -43,6 +43,17 @@ pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
     Server::start(settings(folder, cache)).await.unwrap()
 }
 
+/// Returns the answer of a server to a request over HTTP, with its head.
+pub(crate) async fn http_get(server: &Server, path: &str) -> String {
+    let mut connection = TcpStream::connect(server.http().to_string()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
 /// Stops a server. Returns a socket at its address, which refuses connections as long as the socket lives. Without it, another
 /// program could get the port.
 pub(crate) async fn stopped(server: Server) -> TcpSocket {

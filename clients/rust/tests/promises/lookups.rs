@@ -16,13 +16,9 @@ use forebay_client::{
 };
 use futures::{StreamExt, future::join_all, stream};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 use tonic::Code;
 
-use crate::common::{Fault, Proxy, front::Front, settings, stopped};
+use crate::common::{Fault, Proxy, front::Front, http_get, settings, stopped};
 
 const COLUMNS: [&str; 4] = ["l_orderkey", "l_linenumber", "l_quantity", "l_comment"];
 
@@ -294,20 +290,10 @@ static ENDED_EXCHANGES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new((
 
 /// Returns the number of exchanges that were ended by an invalid argument.
 async fn ended_exchanges(server: &Server) -> u64 {
-    let metrics = metrics(server).await;
+    let metrics = http_get(server, "/metrics").await;
     let calls = metrics.lines().filter(|line| line.starts_with("forebay_grpc_calls_total{"));
     let ended = calls.filter(|line| line.contains("DoExchange") && line.contains("INVALID_ARGUMENT"));
     ended.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-}
-
-/// Returns the metrics of a server.
-async fn metrics(server: &Server) -> String {
-    let mut connection = TcpStream::connect(server.http().to_string()).await.unwrap();
-    connection.write_all(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
-    answer
 }
 
 #[tokio::test(flavor = "multi_thread")]

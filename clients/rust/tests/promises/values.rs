@@ -8,17 +8,19 @@ use arrow_array::{
     types::{Decimal128Type, Int64Type},
 };
 use arrow_flight::{FlightData, FlightDescriptor, PutResult, flight_service_client::FlightServiceClient};
+use forebay::Server;
 use forebay_client::{
     Client, Config, Error, Training, ValueSet,
     proto::{
         Encoding,
-        v1::{CountResult, PutValues, PutValuesResult, Train},
+        v1::{CountResult, Mixed, PutValues, PutValuesResult, Train},
     },
 };
+use futures::{Stream, StreamExt};
 use tempfile::TempDir;
 use tonic::{Code, transport::Endpoint};
 
-use crate::common::{restarted, server, settings, stopped, train};
+use crate::common::{http_get, restarted, server, settings, stopped, train};
 
 fn config() -> Config {
     Config { retry_deadline: Duration::from_secs(60), prefetch_batches: 1, ..Config::default() }
@@ -182,15 +184,86 @@ async fn only_blocks_that_can_have_one_of_the_values_are_read_to_count_the_rows(
     assert!(some.blocks_read > 0 && some.rows_kept > 0 && some.rows_kept < 20, "{some:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mix_has_the_rows_of_the_values_of_each_of_its_datasets() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let client = Client::new([server.grpc().url()], config()).unwrap();
+    let all = rows(client.train(&filtered("", &[])).await.unwrap()).await;
+    let keys = |remainder: i64| (0..200_000).filter(move |key| key % 4 == remainder);
+    let [own, mixed] =
+        [1, 2].map(|remainder| ValueSet::new(&Int64Array::from_iter_values(keys(remainder))).unwrap());
+    let other = Mixed {
+        dataset: "lineitem".into(),
+        fraction: 0.25,
+        filter: "l_orderkey IN (:mixed)".into(),
+        ..Mixed::default()
+    };
+    let request =
+        Train { mix: vec![other], ..filtered("l_orderkey IN (:own)", &[("own", &own), ("mixed", &mixed)]) };
+    let client = client.with_values([own, mixed]);
+    let found = rows(client.train(&request).await.unwrap()).await;
+    let of = |remainder: i64| {
+        let rows = found.iter().filter(move |row| row.0 % 4 == remainder);
+        rows.cloned().collect::<Vec<_>>()
+    };
+    let (own_rows, mixed_rows) = (of(1), of(2));
+    assert_eq!(own_rows.len() + mixed_rows.len(), found.len(), "no other keys");
+    let expected: Vec<_> = all.iter().filter(|row| row.0 % 4 == 1).cloned().collect();
+    // The last rows do not fill a batch.
+    let missing = expected.len() - own_rows.len();
+    assert!((missing as u64) < request.batch_size, "{} rows, expected {}", own_rows.len(), expected.len());
+    let mut rest = expected.iter();
+    assert!(own_rows.iter().all(|row| rest.any(|other| other == row)), "other rows, or some of them twice");
+    let share = mixed_rows.len() as f64 / found.len() as f64;
+    assert!((0.24..0.26).contains(&share), "{share}");
+    // A set that only the filter of a mixed dataset uses is missing as any other.
+    let alone = Client::new([server.grpc().url()], config()).unwrap();
+    empty(folder.path());
+    let missing = alone.plan(&request).await.err().unwrap();
+    assert_eq!(missing.missing_values().len(), 2, "{missing}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_does_not_fit_in_memory_is_refused_with_both_sizes() {
+    let folder = TempDir::new().unwrap();
+    let mut small = settings(folder.path(), "cache");
+    small.cache_memory = "16MiB".parse().unwrap();
+    let server = Server::start(small).await.unwrap();
+    let large = ValueSet::new(&Int64Array::from_iter_values(0..1_200_000)).unwrap();
+    let some = ValueSet::new(&Int64Array::from_iter_values(0..1000)).unwrap();
+    let client = Client::new([server.grpc().url()], config()).unwrap();
+    let client = client.with_values([large.clone(), some.clone()]);
+    let error = client.plan(&filtered("l_orderkey IN (:ids)", &[("ids", &large)])).await.err().unwrap();
+    assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
+    let message = error.to_string();
+    assert!(
+        message
+            .contains("values: the set ':ids' needs 9600016 bytes, the limit is 4194304: use fewer values"),
+        "{message}"
+    );
+    client.plan(&filtered("l_orderkey IN (:ids)", &[("ids", &some)])).await.unwrap();
+}
+
 /// Sends a set in parts, as any Flight client can.
 async fn put(url: &str, command: &PutValues, parts: &[&[u8]]) -> Result<Vec<PutResult>, tonic::Status> {
+    put_until(url, command, parts, futures::stream::empty()).await
+}
+
+/// As [`put`]. The upload ends with `end`.
+async fn put_until(
+    url: &str,
+    command: &PutValues,
+    parts: &[&[u8]],
+    end: impl Stream<Item = FlightData> + Send + 'static,
+) -> Result<Vec<PutResult>, tonic::Status> {
     let channel = Endpoint::from_shared(url.to_owned()).unwrap().connect().await.unwrap();
     let mut flight = FlightServiceClient::new(channel);
     let descriptor = FlightDescriptor::new_cmd(Encoding::Json.encode(command));
     let first = FlightData { flight_descriptor: Some(descriptor), ..FlightData::default() };
     let part = |part: &&[u8]| FlightData { data_body: part.to_vec().into(), ..FlightData::default() };
     let messages: Vec<_> = std::iter::once(first).chain(parts.iter().map(part)).collect();
-    let mut results = flight.do_put(futures::stream::iter(messages)).await?.into_inner();
+    let mut results = flight.do_put(futures::stream::iter(messages).chain(end)).await?.into_inner();
     let mut all = Vec::new();
     while let Some(result) = results.message().await? {
         all.push(result);
@@ -229,4 +302,99 @@ async fn a_set_that_is_not_what_it_was_announced_as_is_refused() {
     let error = Client::new([url], config()).unwrap().plan(&filtered("l_orderkey IN (:ids)", &[])).await;
     let Err(Error::Status(status)) = error else { panic!("a plan without its values") };
     assert!(status.message().contains("there are no values ':ids' here"), "{status}");
+}
+
+/// Uploads that never end hold no more than what they announced, and only for the time of a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_never_end_are_bounded_and_dropped() {
+    let folder = TempDir::new().unwrap();
+    let mut strict = settings(folder.path(), "cache");
+    strict.limits.request_timeout = Duration::from_secs(2);
+    let server = Server::start(strict).await.unwrap();
+    let set = ValueSet::new(&Int64Array::from_iter_values(0..100_000)).unwrap();
+    let (encoded, url) = (set.encoded(), server.grpc().url());
+    let right = PutValues { sha256: set.sha256().to_owned(), bytes: encoded.len() as u64 };
+    let parts = [&encoded[..1000]];
+    let empty = || {
+        futures::stream::repeat_with(FlightData::default).then(|message| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            message
+        })
+    };
+    // Silent ones, and ones that send a part from time to time.
+    let upload = |number: usize| match number % 2 {
+        0 => put_until(&url, &right, &parts, futures::stream::pending().boxed()),
+        _ => put_until(&url, &right, &parts, empty().boxed()),
+    };
+    let ended = futures::future::join_all((0..8).map(upload)).await;
+    for ended in ended {
+        let status = ended.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        assert!(status.message().contains("limits.request_timeout"), "{status}");
+    }
+    assert!(!folder.path().join("state/values").exists(), "nothing was stored");
+    let callers = http_get(&server, "/api/v1/callers").await;
+    assert!(callers.contains("\"incoming_bytes\",\"used\":0"), "{callers}");
+    // A message cannot be longer than what was announced.
+    let short = PutValues { bytes: 100, ..right.clone() };
+    let status = put(&url, &short, &[encoded]).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    put(&url, &right, &[encoded]).await.unwrap();
+}
+
+/// Any sequence of parts stores the announced set, or nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_with_any_changes_store_the_announced_set_or_nothing() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let url = server.grpc().url();
+    // A linear congruential generator, with Knuth's constants.
+    let mut state = 1_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let (mut stored, mut refused) = (0, 0);
+    for round in 0..200_i64 {
+        let set =
+            ValueSet::new(&Int64Array::from_iter_values((0..50).map(|number| number * 7 + round))).unwrap();
+        let mut bytes = set.encoded().to_vec();
+        let mut command = PutValues { sha256: set.sha256().to_owned(), bytes: bytes.len() as u64 };
+        match random(8) {
+            0 => bytes.truncate(random(bytes.len())),
+            1 => bytes.extend(vec![0; 1 + random(100)]),
+            2 => {
+                let at = random(bytes.len());
+                bytes[at] ^= 1 << random(8);
+            }
+            3 => {
+                let at = 16 + random(bytes.len() - 16);
+                bytes.swap(random(16), at);
+            }
+            4 => command.bytes = random(1 << 26) as u64,
+            5 => command.sha256 = command.sha256.replace('a', "b"),
+            _ => {}
+        }
+        let mut parts = Vec::new();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (part, others) = rest.split_at(random(rest.len() + 1));
+            parts.push(part);
+            rest = others;
+        }
+        let is_right = bytes == set.encoded()[..]
+            && command.bytes == bytes.len() as u64
+            && command.sha256 == set.sha256();
+        let file = folder.path().join("state/values").join(format!("{}.values", set.sha256()));
+        match put(&url, &command, &parts).await {
+            Ok(_) => stored += 1,
+            Err(status) => {
+                refused += 1;
+                let expected = [Code::InvalidArgument, Code::ResourceExhausted];
+                assert!(expected.contains(&status.code()), "round {round}: {status}");
+            }
+        }
+        assert_eq!(file.exists(), is_right, "round {round}: {command:?}");
+    }
+    assert!(stored > 30 && refused > 30, "{stored} stored, {refused} refused");
 }

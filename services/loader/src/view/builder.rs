@@ -126,6 +126,7 @@ pub(super) fn expression_error(field: &str, error: forebay_sql::Error, schema: &
             }
             Error::invalid(field, reason)
         }
+        forebay_sql::Error::Memory(reason) => Error::Unavailable(format!("{field}: {reason}")),
         other => Error::invalid(field, other.to_string()),
     }
 }

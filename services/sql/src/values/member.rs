@@ -8,13 +8,16 @@ use std::{
 use arrow_array::{Array, ArrayRef, BooleanArray};
 use arrow_buffer::BooleanBuffer;
 use arrow_schema::DataType;
-use datafusion_common::{DFSchema, Result, ScalarValue, exec_err, plan_datafusion_err};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue, exec_err, plan_datafusion_err};
 use datafusion_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
     expr::ScalarFunction,
 };
 
-use super::{ValueSet, typed::TypedSet};
+use super::{
+    ValueSet,
+    typed::{Typed, Unusable},
+};
 
 /// Prefix of the names of these functions, which are part of identities. The hash of the set follows it. No expression can call a
 /// function by such a name.
@@ -29,7 +32,7 @@ pub(crate) struct Member {
     set_name: String,
     pub(crate) set: Arc<ValueSet>,
     /// The values of the type of the argument; `None` before it is known.
-    typed: Option<(DataType, TypedSet)>,
+    typed: Option<(DataType, Arc<Typed>)>,
     signature: Signature,
 }
 
@@ -54,7 +57,7 @@ pub(crate) fn member_of(name: &str, set: &Arc<ValueSet>, value: Expr) -> Expr {
     call(name, set, None, value)
 }
 
-fn call(name: &str, set: &Arc<ValueSet>, typed: Option<(DataType, TypedSet)>, value: Expr) -> Expr {
+fn call(name: &str, set: &Arc<ValueSet>, typed: Option<(DataType, Arc<Typed>)>, value: Expr) -> Expr {
     let function = Member {
         name: format!("{PREFIX}{}", set.sha256()),
         set_name: name.to_owned(),
@@ -88,11 +91,12 @@ pub(crate) fn with_type(test: ScalarFunction, schema: &DFSchema) -> Result<Expr>
         DataType::Dictionary(_, value) => (**value).clone(),
         other => other.clone(),
     };
-    let typed = TypedSet::new(set, &plain).map_err(|expected| {
-        plan_datafusion_err!(
+    let typed = Typed::of(set, &plain).map_err(|unusable| match unusable {
+        Unusable::Type(expected) => plan_datafusion_err!(
             ":{set_name} has {}, and {value} is of type {data_type}, expected {expected}",
             set.what()
-        )
+        ),
+        Unusable::Memory(why) => DataFusionError::ResourcesExhausted(format!(":{set_name}: {why}")),
     })?;
     let value = if plain == data_type { value.clone() } else { value.clone().cast_to(&plain, schema)? };
     Ok(call(set_name, set, Some((plain, typed)), value))
@@ -110,7 +114,7 @@ impl Member {
         let (_, typed) = self.typed.as_ref()?;
         let search = |value: &ScalarValue| {
             let array = value.to_array().ok()?;
-            let found = typed.search(&array).ok()?(0);
+            let found = typed.values.search(&array).ok()?(0);
             Some(found)
         };
         let (first, last) = (search(least)?, search(greatest)?);
@@ -122,15 +126,15 @@ impl Member {
     /// The members of the set of this type, if there are at most `most`.
     pub(crate) fn constants(&self, most: usize) -> Option<Vec<ScalarValue>> {
         let (data_type, typed) = self.typed.as_ref()?;
-        if typed.len() > most {
+        if typed.values.len() > most {
             return None;
         }
-        typed.scalars(data_type)
+        typed.values.scalars(data_type)
     }
 
     fn holds(&self, values: &ArrayRef) -> Result<BooleanArray> {
         let Some((_, typed)) = &self.typed else { return exec_err!(":{} has no type", self.set_name) };
-        let found = typed.search(values)?;
+        let found = typed.values.search(values)?;
         let is_valid = |row| values.is_valid(row) && found(row).is_ok();
         Ok(BooleanArray::new(BooleanBuffer::collect_bool(values.len(), is_valid), values.nulls().cloned()))
     }

@@ -1,4 +1,7 @@
-use std::sync::Arc;
+use std::{
+    any::Any,
+    sync::{Arc, Mutex},
+};
 
 use arrow_array::{RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
@@ -213,6 +216,55 @@ fn altered_sets_are_read_or_refused() {
         }
     }
     assert!(read > 50, "{read}");
+}
+
+/// Memory that has room for `most` bytes.
+struct Room {
+    most: u64,
+    held: Arc<Mutex<u64>>,
+}
+
+struct Part(u64, Arc<Mutex<u64>>);
+
+impl SetMemory for Room {
+    fn take(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, String> {
+        let mut held = self.held.lock().unwrap();
+        if *held + bytes > self.most {
+            return Err(format!("needs {bytes} bytes, {held} of {} are in use", self.most));
+        }
+        *held += bytes;
+        Ok(Box::new(Part(bytes, Arc::clone(&self.held))))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        *self.1.lock().unwrap() -= self.0;
+    }
+}
+
+#[test]
+fn expressions_share_the_values_of_a_type_which_are_charged_until_the_last_one_is_dropped() {
+    let held = Arc::new(Mutex::new(0));
+    let room = Room { most: 3000, held: Arc::clone(&held) };
+    let set = numbers(0, &(0..100).collect::<Vec<_>>());
+    assert_eq!(ValueSet::memory_bytes(&set), 816);
+    assert_eq!(ValueSet::memory_bytes(&text(3, &["a", "bc"])), 16 + 4 + 1 + 4 + 2 + 8);
+    assert_eq!(ValueSet::memory_bytes(b"FBV1\x03"), 5);
+    let set = Arc::new(ValueSet::read(set).unwrap().charged_to(Box::new(room)));
+    let schema = Schema::new(vec![Field::new("x", DataType::Int64, true)]);
+    let filter = |text: &str| Expression::filter_with(text, &schema, &[("ids".to_owned(), Arc::clone(&set))]);
+    let many = vec!["x + 1 IN (:ids)"; 20].join(" OR ");
+    let filters = [filter("x IN (:ids)").unwrap(), filter(&many).unwrap()];
+    assert_eq!(*held.lock().unwrap(), 800);
+    let wide = filter("CAST(x AS DECIMAL(38, 2)) IN (:ids)").unwrap();
+    assert_eq!(*held.lock().unwrap(), 800 + 1600);
+    let error = filter("CAST(x AS DECIMAL(38, 3)) IN (:ids)").unwrap_err();
+    assert_eq!(error, crate::Error::Memory(":ids: needs 1600 bytes, 2400 of 3000 are in use".to_owned()));
+    drop(wide);
+    assert_eq!(*held.lock().unwrap(), 800);
+    drop(filters);
+    assert_eq!(*held.lock().unwrap(), 0);
 }
 
 /// Bounds of the only column.

@@ -1,6 +1,6 @@
 //! The values of one column type that are equal to a value of a set.
 
-use std::sync::Arc;
+use std::{any::Any, fmt, sync::Arc};
 
 use arrow_array::{
     Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, PrimitiveArray,
@@ -31,6 +31,51 @@ const MANTISSA_BITS: i32 = 52;
 /// Position of a value in a sorted list, or the position at which it is missing.
 pub(crate) type Found = Result<usize, usize>;
 
+/// Reason why a set cannot be used with a type.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// The type cannot be compared with the values. The values that were expected.
+    Type(&'static str),
+    /// There is no memory for the values of the type, with both sizes.
+    Memory(String),
+}
+
+/// Values of a type, and their memory.
+pub(crate) struct Typed {
+    pub(crate) values: TypedSet,
+    _memory: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.values.fmt(f)
+    }
+}
+
+impl Typed {
+    /// The values of `set` that `data_type` has. Expressions share them. They are charged to the memory of the set until the last of these
+    /// expressions is dropped.
+    ///
+    /// # Errors
+    /// If the type cannot be compared with the values, or there is no memory for them.
+    pub(crate) fn of(set: &Arc<ValueSet>, data_type: &DataType) -> Result<Arc<Self>, Unusable> {
+        set.shared(data_type, || Self::new(set, data_type))
+    }
+
+    fn new(set: &Arc<ValueSet>, data_type: &DataType) -> Result<Self, Unusable> {
+        let width = match (set.content(), data_type) {
+            // They are searched in the set.
+            (Content::Empty | Content::Bytes { .. }, _) => 0,
+            (_, DataType::Decimal256(..)) => size_of::<i256>(),
+            (_, DataType::UInt64 | DataType::Decimal128(..)) => size_of::<i128>(),
+            _ => size_of::<i64>(),
+        };
+        let _memory = set.take((set.len() * width) as u64).map_err(Unusable::Memory)?;
+        let values = TypedSet::new(set, data_type).map_err(Unusable::Type)?;
+        Ok(Self { values, _memory })
+    }
+}
+
 /// Sorted values of a type, without duplicates. All of them are values of the type.
 #[derive(Debug)]
 pub(crate) enum TypedSet {
@@ -58,7 +103,7 @@ impl TypedSet {
         match data_type {
             other if other.is_floating() => floats(set, other).ok_or("numbers"),
             other if other.is_integer() || other.is_decimal() => {
-                exact(set, other).map(|values| of_integers(values, other)).ok_or("numbers")
+                exact(set, other).map(|values| of_integers(set.len(), values, other)).ok_or("numbers")
             }
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => match set.content() {
                 Content::Bytes { is_text: true, .. } => Ok(Self::Bytes(Arc::clone(set))),
@@ -264,11 +309,11 @@ fn bytes_of<'a>(array: &'a ArrayRef) -> Result<Box<dyn Fn(usize) -> &'a [u8] + '
 }
 
 /// The unscaled integers of an integer or decimal type that are equal to a value of the set; `None` for sets of other values.
-fn exact(set: &ValueSet, data_type: &DataType) -> Option<Vec<i256>> {
+fn exact<'a>(set: &'a ValueSet, data_type: &DataType) -> Option<Box<dyn Iterator<Item = i256> + 'a>> {
     let (least, greatest) = integers(data_type)?;
     let to = scale(data_type);
-    let unscaled: Box<dyn Fn(usize) -> Option<i256>> = match set.content() {
-        Content::Empty => return Some(Vec::new()),
+    let unscaled: Box<dyn Fn(usize) -> Option<i256> + 'a> = match set.content() {
+        Content::Empty => return Some(Box::new(std::iter::empty())),
         Content::Integers { what: What::Numbers, scale, width } => {
             let (power, width) = (i16::from(to) - i16::from(*scale), *width);
             let factor = i256::from(10).pow_checked(u32::from(power.unsigned_abs())).ok();
@@ -287,7 +332,8 @@ fn exact(set: &ValueSet, data_type: &DataType) -> Option<Vec<i256>> {
         Content::Floats => Box::new(move |index| unscaled_of_float(set.float(index), to)),
         _ => return None,
     };
-    Some((0..set.len()).filter_map(unscaled).filter(|value| (least..=greatest).contains(value)).collect())
+    let values = (0..set.len()).filter_map(unscaled);
+    Some(Box::new(values.filter(move |value| (least..=greatest).contains(value))))
 }
 
 /// The integer that is a float times ten to the power of `scale`; `None` if it is not an integer of 256 bits.
@@ -322,17 +368,21 @@ fn unscaled_of_float(float: f64, scale: i8) -> Option<i256> {
     Some(if float < 0.0 { value.wrapping_neg() } else { value })
 }
 
-/// Values of an integer or decimal type as integers of the width in which arrays of the type are searched.
-fn of_integers(values: Vec<i256>, data_type: &DataType) -> TypedSet {
+/// At most `most` values of an integer or decimal type, as integers of the width in which arrays of the type are searched.
+fn of_integers(most: usize, values: impl Iterator<Item = i256>, data_type: &DataType) -> TypedSet {
+    fn list<T>(most: usize, values: impl Iterator<Item = T>) -> Vec<T> {
+        // A vector that grows has up to twice the memory that was charged.
+        let mut list = Vec::with_capacity(most);
+        list.extend(values);
+        list
+    }
     let small = |value: i256| value.to_i128().expect("a value of the type has this width");
     match data_type {
-        DataType::Decimal256(..) => TypedSet::Large(values),
-        DataType::UInt64 | DataType::Decimal128(..) => {
-            TypedSet::Medium(values.into_iter().map(small).collect())
-        }
+        DataType::Decimal256(..) => TypedSet::Large(list(most, values)),
+        DataType::UInt64 | DataType::Decimal128(..) => TypedSet::Medium(list(most, values.map(small))),
         _ => {
             let small = |value| i64::try_from(small(value)).expect("a value of the type has this width");
-            TypedSet::Small(values.into_iter().map(small).collect())
+            TypedSet::Small(list(most, values.map(small)))
         }
     }
 }
