@@ -7,7 +7,9 @@ mod attack;
 mod calls;
 mod good;
 mod messages;
+mod single;
 mod unread;
+mod values;
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -65,8 +67,9 @@ const UNSENT_BYTES: u64 = 256 * MIB;
 const INCOMING_BYTES: u64 = 128 * MIB;
 /// `loader.total_prefetch_bytes`.
 const PREFETCH_BYTES: u64 = CACHE_BYTES / 8;
-/// Memory that the limits permit to all callers, in addition to the cache. Finished batches may take `total_prefetch_bytes` twice.
-const BUDGET_BYTES: u64 = UNSENT_BYTES + INCOMING_BYTES + 2 * PREFETCH_BYTES;
+/// Memory that the limits permit to all callers, in addition to the cache. Finished batches may take `total_prefetch_bytes` twice, and the
+/// replies of workers `max_incoming_bytes` in addition to the requests.
+const BUDGET_BYTES: u64 = UNSENT_BYTES + 2 * INCOMING_BYTES + 2 * PREFETCH_BYTES;
 /// Memory beyond the limits: connections, and pages that the allocator keeps.
 const SLACK_BYTES: u64 = 64 * MIB;
 
@@ -116,7 +119,8 @@ impl Hostile {
             let digest = hex::encode(digest(&SHA256, name.as_bytes()));
             format!("[{name}]\nsha256 = \"{digest}\"\ndatasets = [\"*\"]\nserves = [\"*\"]\n")
         };
-        std::fs::write(&tokens, token(GOOD) + &token(BAD))?;
+        let numbered = (0..values::TOKENS).map(|number| token(&values::token(BAD, number)));
+        std::fs::write(&tokens, token(GOOD) + &token(BAD) + &numbered.collect::<String>())?;
         let path = data.path.display().to_string();
         let tokens = tokens.display().to_string();
         let config = folder.path().join("forebay.toml");
@@ -135,15 +139,23 @@ impl Hostile {
             &tokens,
         ];
         let start = || Server::start_with(&scenario.name, &path, Transport::Tcp, &flags, &[]);
-        let (server, other) = (start()?, start()?);
+        let kinds = if self.only.is_empty() { Kind::value_variants() } else { &self.only };
         let runtime = Runtime::new()?;
+        let costs = match kinds.contains(&Kind::Messages) {
+            true => {
+                let server = start()?;
+                server.ready()?;
+                runtime.block_on(single::measure(&server, "users", BAD))?
+            }
+            false => Vec::new(),
+        };
+        let (server, other) = (start()?, start()?);
         for server in [&server, &other] {
             server.ready()?;
             runtime.spawn(work(server.url().to_owned()));
         }
         runtime.block_on(good::measure(&server, &scenario, GOOD, LEAD))?;
         let before = server.usage()?.peak_rss_bytes;
-        let kinds = if self.only.is_empty() { Kind::value_variants() } else { &self.only };
         let mut attacks = Vec::new();
         for kind in kinds {
             let mut attacked = Attacked {
@@ -164,10 +176,10 @@ impl Hostile {
             attacked.peak_rss_bytes = server.usage()?.peak_rss_bytes;
             attacks.push(attacked);
         }
-        self.report(&attacks, before)
+        self.report(&attacks, before, &costs)
     }
 
-    fn report(&self, attacks: &[Attacked], before: u64) -> anyhow::Result<()> {
+    fn report(&self, attacks: &[Attacked], before: u64, costs: &[single::Cost]) -> anyhow::Result<()> {
         let machine = Machine::this();
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
@@ -186,6 +198,9 @@ impl Hostile {
             let (name, cells) = (name.unwrap_or_default(), cells.concat());
             println!("{name:<16}{cells} {:>13.0}", mib(attacked.peak_rss_bytes));
         }
+        if !costs.is_empty() {
+            single::print(costs);
+        }
         let bars =
             attacks.iter().map(|attacked| Bar::of(format!("{:?}", attacked.kind), [attacked.worst()], true));
         let chart = Chart::bars("Good clients during attacks", &machine, "worst ratio", bars);
@@ -194,10 +209,12 @@ impl Hostile {
             json!({ "kind": attacked.kind, "control": of(&attacked.control), "here": of(&attacked.here) })
         });
         let figures: Vec<_> = figures.collect();
-        let measurements = json!({ "figures": figures, "attacks": attacks, "peak_rss_before": before });
+        let measurements =
+            json!({ "figures": figures, "attacks": attacks, "peak_rss_before": before, "messages": costs });
         self.output.write("hostile", &machine, &measurements, &chart)?;
         let grown = attacks.iter().map(|attacked| attacked.peak_rss_bytes.saturating_sub(before)).max();
         let grown = grown.unwrap_or(0);
+        single::judge(costs)?;
         ensure!(
             grown <= BUDGET_BYTES + SLACK_BYTES,
             "the memory has grown by {:.0} MiB; expected at most {:.0} MiB, which the limits permit, and {:.0} MiB",

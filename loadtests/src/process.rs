@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     protocol::{RunRequest, RunResult},
-    usage::Usage,
+    usage::{Threads, Usage},
 };
 
 /// Maximum time to load the data.
@@ -114,6 +114,11 @@ impl Process {
     /// Returns the resources that the process and its children have used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of_tree(self.child.id())
+    }
+
+    /// Memory and threads of the process.
+    pub(crate) fn threads(&self) -> Threads {
+        Threads::of(self.child.id())
     }
 
     /// Fails if the process has exited.

@@ -15,7 +15,11 @@ use forebay_client::{Connection, Error};
 use forebay_proto::v1;
 use tempfile::TempDir;
 
-use crate::{paths, process::Process, usage::Usage};
+use crate::{
+    paths,
+    process::Process,
+    usage::{Threads, Usage},
+};
 
 /// Maximum time to open a dataset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -154,6 +158,11 @@ impl Server {
     /// Kills the server.
     pub(crate) fn stop(&mut self) {
         self.process.kill();
+    }
+
+    /// Memory and threads of the server.
+    pub(crate) fn threads(&self) -> Threads {
+        self.process.threads()
     }
 
     /// Returns the resources that the server has used so far.

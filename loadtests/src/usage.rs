@@ -1,6 +1,10 @@
 //! CPU time and memory of a process and its children, from `/proc`.
 
-use std::{collections::HashMap, fs, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 
@@ -46,10 +50,64 @@ impl Usage {
 
     fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(pid)?;
-        let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
-        Some(Self { cpu_seconds: stat.ticks as f64 / TICKS_PER_SECOND, peak_rss_bytes: kib << 10 })
+        let peak_rss_bytes = Threads::of(pid).status("VmHWM:").ok()?;
+        Some(Self { cpu_seconds: stat.ticks as f64 / TICKS_PER_SECOND, peak_rss_bytes })
+    }
+}
+
+/// Memory of one process at a time, and CPU time of its threads.
+#[derive(Debug, Clone)]
+pub(crate) struct Threads {
+    folder: PathBuf,
+}
+
+impl Threads {
+    /// Returns the memory and the threads of the process `pid`.
+    pub(crate) fn of(pid: u32) -> Self {
+        Self { folder: Path::new("/proc").join(pid.to_string()) }
+    }
+
+    /// Makes [`peak_bytes`](Self::peak_bytes) count from now on.
+    pub(crate) fn reset_peak(&self) -> anyhow::Result<()> {
+        // The value that resets the peak, see proc_pid_clear_refs(5).
+        fs::write(self.folder.join("clear_refs"), "5").context("can't reset the peak of the memory")
+    }
+
+    /// Resident memory in bytes.
+    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// Peak of the resident memory in bytes.
+    pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// CPU time of each thread whose name begins with one of `names`, in seconds, by its id.
+    pub(crate) fn cpu_seconds(&self, names: &[&str]) -> anyhow::Result<HashMap<u32, f64>> {
+        let mut seconds = HashMap::new();
+        for thread in fs::read_dir(self.folder.join("task"))? {
+            let thread = thread?;
+            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            // A thread can end in the meantime.
+            let id = thread.file_name().to_str().and_then(|id| id.parse().ok());
+            let nanoseconds =
+                read("schedstat").split_whitespace().next().and_then(|time| time.parse::<u64>().ok());
+            if let (Some(id), Some(nanoseconds)) = (id, nanoseconds)
+                && names.iter().any(|name| read("comm").starts_with(name))
+            {
+                seconds.insert(id, nanoseconds as f64 / 1e9);
+            }
+        }
+        Ok(seconds)
+    }
+
+    /// A size of the status of the process, in bytes.
+    fn status(&self, name: &str) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(self.folder.join("status"))?;
+        let size = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib: Option<u64> = size.and_then(|size| size.trim().trim_end_matches(" kB").parse().ok());
+        Ok(kib.with_context(|| format!("the status of the process has no {name}"))? << 10)
     }
 }
 
@@ -87,5 +145,15 @@ mod tests {
     #[test]
     fn this_process_has_used_memory() {
         assert!(Usage::own().expect("own").peak_rss_bytes > 1 << 20);
+    }
+
+    #[test]
+    fn the_peak_of_the_memory_counts_from_its_reset_on() {
+        let own = Threads::of(std::process::id());
+        let before = own.resident_bytes().expect("own");
+        assert!(own.peak_bytes().expect("own") >= before);
+        own.reset_peak().expect("own");
+        // Other tests may take memory in the meantime.
+        assert!(own.peak_bytes().expect("own") < before + (256 << 20));
     }
 }

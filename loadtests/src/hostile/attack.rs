@@ -16,7 +16,7 @@ use tonic::Code;
 
 use super::{
     calls::{get, keys},
-    messages, unread,
+    messages, unread, values,
 };
 
 /// Kind of an attack.
@@ -49,6 +49,8 @@ pub(super) enum Kind {
     GreedyStreams,
     /// Small Arrow messages that would take much memory or time to decode.
     Messages,
+    /// Uploads of sets of values that are large, wrong or never complete, and filters with large sets, of several tokens.
+    Values,
 }
 
 /// Flags of `forebay-load attack`.
@@ -168,6 +170,7 @@ impl Attack {
                     Kind::ExpensiveSql => sql(&client, train, seed).await,
                     Kind::Sessions => short_job(&client, train, seed).await,
                     Kind::Messages => messages::send(grpc, &token, &train.dataset, turn + number).await,
+                    Kind::Values => values::attack(grpc, &token, train, seed).await,
                     Kind::JobsListing => list_jobs(http, &token).await,
                     _ => greedy(&client, &v1::Train { seed, ..train }).await,
                 };

@@ -64,6 +64,18 @@ impl Sent {
         Ok(())
     }
 
+    /// Sends the request over a connection of its own, but not its end, and ends the connection after `time`, or when the server ends the
+    /// call.
+    pub(super) async fn open(&self, address: SocketAddr, token: &str, time: Duration) -> anyhow::Result<()> {
+        let (mut client, connection) = h2::client::handshake(TcpStream::connect(address).await?).await?;
+        let connection = AbortOnDrop(tokio::spawn(connection));
+        let (answer, mut sender) = client.send_request(self.request(address, token)?, false)?;
+        sender.send_data(self.body.clone(), false)?;
+        drop(tokio::time::timeout(time, answer).await);
+        drop(connection);
+        Ok(())
+    }
+
     /// A gRPC call.
     fn call(path: &str, message: &impl Message) -> Self {
         let mut body = BytesMut::new();
