@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
-use crate::common::{Fault, Proxy, settings, stopped};
+use crate::common::{Fault, Proxy, http_get, settings, stopped};
 
 const KEY: &str = "l_orderkey";
 
@@ -169,7 +169,10 @@ async fn a_reply_above_the_limit_divides_its_batch_and_the_worker_continues() {
     let working = async {
         while let Some(work) = worker.next().await.unwrap() {
             if sizes.is_empty() {
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                // Until the queue has all requests, so that the next batch has all that this one does not have.
+                while admitted(&server).await < keys.len() as u64 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
             }
             sizes.push(work.metadata.valid_rows);
             let rows = long_texts(&work);
@@ -204,6 +207,14 @@ async fn a_reply_above_the_limit_divides_its_batch_and_the_worker_continues() {
         () = asking => {}
     }
     assert!(rejected > 0, "{sizes:?}");
+}
+
+/// Returns the number of requests that the queue has admitted.
+async fn admitted(server: &Server) -> u64 {
+    let queue = http_get(server, "/api/v1/queues/ranker").await;
+    let (_, admitted) = queue.split_once("\"admitted\":").unwrap_or_else(|| panic!("{queue}"));
+    let digits: String = admitted.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
 }
 
 /// Returns the size of the text of the answer to a request of one row.
