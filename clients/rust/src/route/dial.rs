@@ -24,11 +24,15 @@ pub(crate) async fn dial(
     };
     let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let limit = config.connect_timeout / count;
+    let mut mismatch = None;
     for address in others {
-        if let Ok(transport) = Transport::open_at(url, *address, limit, Arc::clone(config)).await {
-            return Ok((transport, Some(*address)));
+        match Transport::open_at(url, *address, limit, Arc::clone(config)).await {
+            Ok(transport) => return Ok((transport, Some(*address))),
+            // It says more than that another address refuses connections.
+            Err(error @ Error::Protocol(_)) => mismatch = Some(error),
+            Err(_) => {}
         }
     }
-    let transport = Transport::open_at(url, *last, limit, Arc::clone(config)).await?;
-    Ok((transport, Some(*last)))
+    let opened = Transport::open_at(url, *last, limit, Arc::clone(config)).await;
+    Ok((opened.map_err(|error| mismatch.unwrap_or(error))?, Some(*last)))
 }

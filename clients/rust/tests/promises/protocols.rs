@@ -59,7 +59,7 @@ async fn a_port_of_another_protocol_is_an_error_at_once_that_says_what_answers()
         let lookup = Lookup { dataset: "lineitem".into(), ..Lookup::default() };
         let looked_up = client.lookup(&lookup).await.err().unwrap();
         let listed = client.datasets().await.err().unwrap();
-        let acted = client.action("refresh", "{}").await.err().unwrap();
+        let acted = client.action("refresh", b"{}").await.err().unwrap();
         let one = match Connection::open(&url, Arc::new(config)).await {
             Ok(connection) => connection.plan(&train(1)).await.err().unwrap(),
             Err(error) => error,
