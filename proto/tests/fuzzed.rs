@@ -146,7 +146,7 @@ fn write_the_seeds_of_the_corpus() {
         write(&format!("open.{extension}"), encoding.encode(&open));
         let pin = v1::PinLookupsRequest { dataset: "users".into(), snapshot: "previous".into() };
         write(&format!("pin-lookups.{extension}"), encoding.encode(&pin));
-        let reply = v1::BatchReply { batch: 1, error: "out of memory".into() };
+        let reply = v1::BatchReply { batch: 1, error: "out of memory".into(), too_large: true };
         write(&format!("reply.{extension}"), encoding.encode(&reply));
     }
     write("renamed.json", include_bytes!("../src/decode/fixtures/ticket_before_renaming.json").to_vec());

@@ -7,7 +7,9 @@ import os
 import stat
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Iterator
 
 POLL_S = 0.01
 # Time for which the next server waits until the folder of the last one is free.
@@ -113,11 +115,20 @@ def _unused(parent: Path) -> Path:
 
 def is_unused(folder: Path) -> bool:
     """Returns true if no server uses a cache folder."""
+    with held(folder) as is_held:
+        return is_held
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Keeps servers from using a cache folder until the context ends. Yields false if one uses it."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+        is_held = True
     except BlockingIOError:
-        return False
+        is_held = False
+    try:
+        yield is_held
     finally:
         os.close(lock)

@@ -101,16 +101,18 @@ def caches(clears: bool, with_state: bool) -> None:
         with_state: True to remove the state too: the snapshots that checkpoints name, and counts of rows.
     """
     for folder in folders.cache_folders():
-        size, is_unused = _used_bytes(folder), folders.is_unused(folder)
-        state = "unused" if is_unused else "in use"
-        if clears and is_unused:
-            keeps = not with_state and (folder / STATE).is_dir()
-            for entry in folder.iterdir() if keeps else ():
-                if entry.name not in (STATE, LOCK):
-                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-            if not keeps:
-                shutil.rmtree(folder)
-            state = "removed, except for the snapshots" if keeps else "removed"
+        size = _used_bytes(folder)
+        # No server can begin to use the folder while it is cleared.
+        with folders.held(folder) as is_unused:
+            state = "unused" if is_unused else "in use"
+            if clears and is_unused:
+                keeps = not with_state and (folder / STATE).is_dir()
+                for entry in folder.iterdir():
+                    if entry.name != LOCK and not (keeps and entry.name == STATE):
+                        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+                if not keeps:
+                    shutil.rmtree(folder)
+                state = "removed, except for the snapshots" if keeps else "removed"
         print(f"{_size(size):>12}  {state:<8} {folder}")
 
 

@@ -166,9 +166,17 @@ def _integers(name: str, values: Sequence[Any], valid: np.ndarray | None) -> Sen
 def _floats(name: str, values: Sequence[Any], valid: np.ndarray | None) -> Sent:
     """Returns floats, and integers between them that a float represents exactly."""
     for value in values:
-        if value is not None and float(value) != value and value == value:
+        if value is not None and _as_float(value) != value and value == value:
             raise RequestError(f"column '{name}' has the integer {value} between floats, which no float represents exactly")
     return _sent(name, "<f8", np.array([0.0 if value is None else float(value) for value in values], "<f8"), valid)
+
+
+def _as_float(value: Any) -> float | None:
+    """Returns the nearest float; None for an integer that is larger than all of them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _decimals(name: str, values: Sequence[Any], valid: np.ndarray | None) -> Sent:

@@ -1,6 +1,10 @@
 //! Lookups and requests to queues. Their exchanges stay open between calls.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arrow_array::{Array, RecordBatch, new_null_array};
 use arrow_schema::{DataType, Field, Fields};
@@ -133,8 +137,9 @@ impl Ask for AskLookup {
 
     async fn ask(&self, exchange: &Lookups, keys: &RecordBatch) -> Result<Answered, Error> {
         let command = || Command { lookup: Some(self.wanted.clone()), ..Command::default() };
-        let keys = &with_types(&self.client, command, keys).await?;
-        let found = exchange.get_within(keys, self.timeout).await?;
+        let began = Instant::now();
+        let keys = &with_types(&self.client, command, keys, self.timeout).await?;
+        let found = exchange.get_within(keys, self.timeout.saturating_sub(began.elapsed())).await?;
         Ok((Batch::new(&found.batch)?, json(&found.metadata)))
     }
 }
@@ -164,23 +169,31 @@ impl Ask for AskQueue {
 
     async fn ask(&self, exchange: &Caller, keys: &RecordBatch) -> Result<Answered, Error> {
         let infer = || Command { infer: Some(Infer { queue: self.queue.clone() }), ..Command::default() };
-        let keys = &with_types(&self.client, infer, keys).await?;
-        let answer = exchange.ask_with_priority(keys, self.timeout, self.priority).await?;
+        let began = Instant::now();
+        let keys = &with_types(&self.client, infer, keys, self.timeout.unwrap_or(Duration::MAX)).await?;
+        let left = self.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        let answer = exchange.ask_with_priority(keys, left, self.priority).await?;
         Ok((Batch::new(&answer.rows)?, json(&answer.metadata)))
     }
 }
 
-/// Returns `keys` with the types that the server expects for columns without a value, whose type only the server knows.
+/// Returns `keys` with the types that the server expects for columns without a value, whose type only the server knows. The server has
+/// the time of `timeout` to answer.
 async fn with_types(
     client: &Client,
     command: impl FnOnce() -> Command,
     keys: &RecordBatch,
+    timeout: Duration,
 ) -> Result<RecordBatch, Error> {
     let schema = keys.schema_ref();
     if !schema.fields().iter().any(|field| *field.data_type() == DataType::Null) {
         return Ok(keys.clone());
     }
-    let expected = client.key_schema(&command()).await?;
+    let expected = tokio::time::timeout(timeout, client.key_schema(&command())).await;
+    let expected = expected.unwrap_or_else(|_| {
+        let last = Box::new(Error::Protocol("the server did not say which types the keys have".into()));
+        Err(Error::RetryDeadlineExceeded { waited: timeout, attempts: 1, last })
+    })?;
     let typed = schema.fields().iter().zip(keys.columns()).map(|(field, column)| {
         let expected = expected.field_with_name(field.name()).map_or(&DataType::Null, Field::data_type);
         match field.data_type() {

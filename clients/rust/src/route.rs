@@ -34,8 +34,8 @@ mod transport;
 mod trust;
 mod waiting;
 
-pub(crate) use notices::FIRST_NOTICE;
 pub(crate) use dial::dial;
+pub(crate) use notices::FIRST_NOTICE;
 pub(crate) use placement::{Origin, Placement};
 pub(crate) use retry::Attempts;
 pub(crate) use servers::{Servers, Target};

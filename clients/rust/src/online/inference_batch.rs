@@ -40,13 +40,14 @@ impl InferenceBatch {
     ///   [`Worker::next`](crate::Worker::next) continues.
     pub fn reply(mut self, rows: &RecordBatch) -> Result<(), Error> {
         let Some(replies) = self.replies.take() else { return Ok(()) };
-        let sent =
-            self.check(rows).and_then(|()| replies.send_rows(rows, self.reply_metadata(String::new())));
+        let sent = self
+            .check(rows)
+            .and_then(|()| replies.send_rows(rows, self.reply_metadata(String::new(), false)));
         match &sent {
-            Err(error @ Error::Request(_)) => self.reject(&replies, error.to_string()),
+            Err(error @ Error::Request(_)) => self.reject(&replies, error.to_string(), false),
             Err(error @ Error::Status(_)) => {
                 let (count, limit) = (rows.num_rows(), error.to_string());
-                self.reject(&replies, format!("the reply of {count} rows is too large: {limit}"));
+                self.reject(&replies, format!("the reply of {count} rows is too large: {limit}"), true);
             }
             _ => {}
         }
@@ -56,7 +57,7 @@ impl InferenceBatch {
     /// Sends an error with `reason` to the callers of the batch. The middle of a reason of more than 16 KiB is left out.
     pub fn fail(mut self, reason: impl Into<String>) {
         if let Some(replies) = self.replies.take() {
-            self.reject(&replies, reason.into());
+            self.reject(&replies, reason.into(), false);
         }
     }
 
@@ -69,15 +70,15 @@ impl InferenceBatch {
         Ok(())
     }
 
-    fn reject(&self, replies: &Replies, reason: String) {
+    fn reject(&self, replies: &Replies, reason: String, too_large: bool) {
         // An empty error would mark the message as a successful reply.
         let reason = if reason.is_empty() { "the worker gave no reason".to_owned() } else { reason };
         // Fails if the exchange has ended. The server then assigns the batch to another worker.
-        drop(replies.send_metadata(self.reply_metadata(clipped(reason))));
+        drop(replies.send_metadata(self.reply_metadata(clipped(reason), too_large)));
     }
 
-    fn reply_metadata(&self, error: String) -> Bytes {
-        BatchReply { batch: self.metadata.batch, error }.encode_to_vec().into()
+    fn reply_metadata(&self, error: String, too_large: bool) -> Bytes {
+        BatchReply { batch: self.metadata.batch, error, too_large }.encode_to_vec().into()
     }
 }
 

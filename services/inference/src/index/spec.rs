@@ -38,7 +38,11 @@ impl KeySpec {
 
     /// Returns the name under which the index of a snapshot by this key is saved.
     pub(super) fn identity(&self, reader: &Reader) -> u128 {
-        self.identity_for(reader.snapshot().id())
+        let snapshot = reader.snapshot().id();
+        match reader.pins() {
+            Some(pins) => self.identity_for(&format!("{snapshot}-{pins:016x}")),
+            None => self.identity_for(snapshot),
+        }
     }
 
     fn identity_for(&self, snapshot: &str) -> u128 {

@@ -308,7 +308,11 @@ impl OnlineDataset {
         is_pin: bool,
     ) -> Result<Takeover, Error> {
         let previous = self.current();
-        if previous.as_ref().is_some_and(|previous| previous.id() == reader.snapshot().id()) {
+        // A reader of files that were replaced by others of equal size and time has the same snapshot. The one before reads them no more.
+        let is_same = |previous: &Arc<LoadedSnapshot>| {
+            previous.id() == reader.snapshot().id() && previous.reader.shares_pins_with(&reader)
+        };
+        if previous.as_ref().is_some_and(is_same) {
             if is_pin {
                 self.shared.next.lock().pinned = Some(reader.snapshot().id().to_owned());
             }

@@ -310,15 +310,16 @@ impl Batcher {
         expired
     }
 
-    /// Removes and returns the requests for which there was no worker in half of their time. The other half suffices to ask another
-    /// server.
-    pub fn unserved(&mut self, now: Time) -> Vec<RequestId> {
+    /// Removes and returns the requests for which there was no worker in half of their time, each with the number of workers that have
+    /// received it. The other half suffices to ask another server for one that no worker has received.
+    pub fn unserved(&mut self, now: Time) -> Vec<(RequestId, u32)> {
         let mut unserved = Vec::new();
         while let Some(&(until, id)) = self.unserved.first()
             && until <= now
         {
+            let attempts = self.requests.get(&id).map_or(0, |request| request.attempts);
             self.remove(id);
-            unserved.push(id);
+            unserved.push((id, attempts));
         }
         unserved
     }

@@ -168,11 +168,13 @@ impl<P: Clone, R> Shared<P, R> {
                 drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
             }
         }
-        for id in state.batcher.unserved(now) {
+        for (id, attempts) in state.batcher.unserved(now) {
             if let Some(request) = state.take(id) {
                 self.count("expired", &mut state.outcomes.expired);
                 let waited = now.saturating_sub(request.arrived);
-                drop(request.answer.send(Err(Failure::Unserved { waited })));
+                // A request that a worker has received is not sent to another server.
+                let failure = if attempts == 0 { Failure::Unserved { waited } } else { Failure::Lost };
+                drop(request.answer.send(Err(failure)));
             }
         }
         for id in state.batcher.suspend_overdue(now) {

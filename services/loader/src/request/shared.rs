@@ -51,7 +51,8 @@ impl SharedJobs {
             Arc::clone(known.entry(key).or_default())
         };
         let mut job = slot.lock().await;
-        // A dataset that was removed and registered again can have an equal snapshot and another reader.
+        // A dataset that was removed and registered again, or whose local file was replaced by one of equal size and time, can have an
+        // equal snapshot and another reader.
         if let Some(job) = job.upgrade().filter(|job| has_readers(job, readers)) {
             return Ok(job);
         }
@@ -68,6 +69,8 @@ fn is_used(slot: &Arc<Slot>) -> bool {
 }
 
 fn has_readers(job: &Job, readers: &[Reader]) -> bool {
-    let same = |(own, other): (&Reader, &Reader)| Arc::ptr_eq(own.snapshot(), other.snapshot());
+    let same = |(own, other): (&Reader, &Reader)| {
+        Arc::ptr_eq(own.snapshot(), other.snapshot()) && own.shares_pins_with(other)
+    };
     job.parts().map(Job::reader).zip(readers).all(same)
 }

@@ -66,6 +66,8 @@ impl Values {
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
+            // A set that is uploaded again in the meantime is not removed.
+            let _turn = self.turn.lock().await;
             if let Err(error) = self.remove_unused(Utc::now()).await {
                 tracing::warn!(%error, "unused sets of values could not be removed from the state");
             }

@@ -401,7 +401,15 @@ fn errors_name_no_parts_of_libraries() {
             Err(error) => error.to_string(),
             Ok(_) => continue,
         };
-        for part in ["DataFusion", "datafusion", "sqltorel", "Internal error", "Value(", "Identifier(", "user-defined"] {
+        for part in [
+            "DataFusion",
+            "datafusion",
+            "sqltorel",
+            "Internal error",
+            "Value(",
+            "Identifier(",
+            "user-defined",
+        ] {
             assert!(!error.contains(part), "{text}: {error}");
         }
     }

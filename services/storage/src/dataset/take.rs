@@ -18,7 +18,7 @@ use crate::{
         partitions::Partitions,
         snapshot::{Parts, delivered_schema, locate, max_joined_bytes, row_group_memory, snapshot_id},
     },
-    store::{generations::generation, target::Target},
+    store::{generations::generation, request::in_time, target::Target},
 };
 
 /// Takes a snapshot of the current files of a dataset.
@@ -179,7 +179,10 @@ async fn read_footers(
     let (listing, of) = (Arc::new(listing), location.clone());
     let found = {
         let listing = Arc::clone(&listing);
-        blocking(move || found_files(&listing, &of)).await?
+        // Counts as a request of 1 KiB for each file, whose inode is read if it is local.
+        let bytes = (listing.files.len() as u64) << 10;
+        let find = async move { Ok(blocking(move || found_files(&listing, &of)).await) };
+        in_time(location, bytes, find).await.map_err(|error| Error::unavailable(location.url(), &error))??
     };
     let known = previous.and_then(|previous| known_files(previous, &listing));
     let mut merged = match (known, previous) {

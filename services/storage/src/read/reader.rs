@@ -85,7 +85,7 @@ impl Reader {
         if self.pinned.get().is_some() {
             return;
         }
-        let generations = Generations::read(&self.location, &self.snapshot).await;
+        let generations = Generations::read(&self.location, &self.snapshot).await.unwrap_or_default();
         let this = self.clone();
         // The only possible error is that the runtime is stopping.
         let prepared: Result<(), Error> = blocking(move || {
@@ -102,7 +102,15 @@ impl Reader {
     /// Snapshots pin local files by size and modification time, which another file can have, too.
     pub async fn reads_current_files(&self) -> bool {
         let Some(pinned) = self.pinned.get() else { return true };
-        Generations::read(&self.location, &self.snapshot).await == pinned.generations
+        // A file system that does not answer has not shown another file.
+        let found = Generations::read(&self.location, &self.snapshot).await;
+        found.is_none_or(|found| found == pinned.generations)
+    }
+
+    /// Hash of the inodes and times of change of the local files, which differs after a file was replaced by one of equal size and time.
+    /// `None` if the reader is not prepared, or its files are not local.
+    pub fn pins(&self) -> Option<u64> {
+        self.pinned.get()?.generations.hash()
     }
 
     /// True if both are clones of one reader.

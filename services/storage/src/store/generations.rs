@@ -12,6 +12,7 @@ use std::{
 
 use forebay_cache::spawn_blocking;
 use object_store::{local::LocalFileSystem, path::Path};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Location, Snapshot, store::local_object::in_time};
 
@@ -50,17 +51,30 @@ impl Generations {
         self.0.get(file as usize).copied().flatten()
     }
 
-    /// Reads the generations on a blocking thread. They are empty if the file system does not answer in time.
-    pub(crate) async fn read(location: &Location, snapshot: &Arc<Snapshot>) -> Self {
-        let Some(reads) = location.local_reads() else { return Self::default() };
+    /// Hash of all generations; `None` if no file is pinned.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        let mut bytes = Vec::with_capacity(self.0.len() * size_of::<Generation>());
+        for generation in &self.0 {
+            match generation {
+                Some(generation) => generation.append_to(&mut bytes),
+                None => bytes.push(0),
+            }
+        }
+        (!bytes.is_empty()).then(|| xxh3_64(&bytes))
+    }
+
+    /// Reads the generations on a blocking thread. Returns `None` if the file system does not answer in time.
+    pub(crate) async fn read(location: &Location, snapshot: &Arc<Snapshot>) -> Option<Self> {
+        let Some(reads) = location.local_reads() else { return Some(Self::default()) };
         // Counts as a request of 1 KiB for each file, so that 1,024 files may take another second.
         let bytes = (snapshot.files().len() as u64) << 10;
         let (location, snapshot) = (location.clone(), Arc::clone(snapshot));
         let read = async move { Ok(spawn_blocking(move || Self::read_now(&location, &snapshot)).await?) };
-        in_time(reads, bytes, read).await.unwrap_or_else(|error| {
+        let read = in_time(reads, bytes, read).await;
+        read.inspect_err(|error| {
             tracing::warn!(%error, "the inodes of a dataset could not be read, so that a replaced file may go unnoticed");
-            Self::default()
         })
+        .ok()
     }
 
     /// Reads the generations. A file that cannot be found has none, and a read of it fails.

@@ -41,7 +41,7 @@ pub(crate) fn remote(
         max_retries: config.max_retries,
         retry_timeout: config.retry_timeout,
     };
-    let inner = RetryingConnector::new(config.concurrent_requests);
+    let inner = RetryingConnector::new(config.concurrent_requests, given.is_some());
     let connector = AnsweringConnector { inner, answers: answers.clone() };
     // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
     let key = ClientConfigKey::Timeout;

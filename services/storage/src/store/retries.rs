@@ -88,19 +88,22 @@ pub(crate) fn single_attempt<T>(operation: impl Future<Output = T>) -> impl Futu
 #[derive(Debug)]
 pub(crate) struct RetryingConnector {
     inner: LimitingConnector,
+    is_given: bool,
 }
 
 impl RetryingConnector {
-    /// Creates a connector whose clients make at most `max_requests` concurrent requests each.
-    pub(crate) fn new(max_requests: usize) -> Self {
-        Self { inner: LimitingConnector { max_requests } }
+    /// Creates a connector whose clients make at most `max_requests` concurrent requests each. `is_given` is true if a caller has just
+    /// given the address, which may be wrong. Other addresses are those of a configuration, whose stores may be about to start.
+    pub(crate) fn new(max_requests: usize, is_given: bool) -> Self {
+        Self { inner: LimitingConnector { max_requests }, is_given }
     }
 }
 
 impl HttpConnector for RetryingConnector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
         let inner = self.inner.connect(options)?;
-        Ok(HttpClient::new(RetryingService { inner, has_answered: AtomicBool::new(false) }))
+        let has_answered = AtomicBool::new(false);
+        Ok(HttpClient::new(RetryingService { inner, is_given: self.is_given, has_answered }))
     }
 }
 
@@ -108,6 +111,8 @@ impl HttpConnector for RetryingConnector {
 #[derive(Debug)]
 struct RetryingService {
     inner: HttpClient,
+    /// True if an address at which nothing answers is an error at once.
+    is_given: bool,
     /// True after the first response that is not a temporary failure.
     has_answered: AtomicBool,
 }
@@ -133,7 +138,7 @@ impl HttpService for RetryingService {
                 }
                 Ok(response)
             }
-            Err(error) => match absence(&error).filter(|_| !self.has_answered.load(Ordering::Relaxed)) {
+            Err(error) => match absence(&error).filter(|_| self.is_given && !self.has_answered()) {
                 Some(reason) => Err(final_error(NothingAnswers { authority, reason })),
                 None if is_single || self.gives_up() => Err(final_error(error)),
                 None => Err(error),
@@ -147,7 +152,11 @@ impl RetryingService {
     /// Outside of an operation, one failure suffices.
     fn gives_up(&self) -> bool {
         let attempts = OPERATION.try_with(|operation| operation.borrow().attempts).unwrap_or(u32::MAX);
-        !self.has_answered.load(Ordering::Relaxed) && attempts >= FIRST_CONTACT_ATTEMPTS
+        !self.has_answered() && attempts >= FIRST_CONTACT_ATTEMPTS
+    }
+
+    fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
     }
 }
 
@@ -250,14 +259,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_never_had_a_store_is_not_tried_again() {
-        let failure = async |kind, words, has_answered: bool| {
+        let failure = async |kind, words, has_answered: bool, is_given: bool| {
             let inner = HttpClient::new(Unreachable(kind, words));
-            let service = RetryingService { inner, has_answered: has_answered.into() };
+            let service = RetryingService { inner, is_given, has_answered: has_answered.into() };
             let mut request = request();
             *request.uri_mut() = "http://store.example:9000/b/x".parse().unwrap();
             service.call(request).await.unwrap_err()
         };
-        let tracked = async |kind, words, has_answered| tracked(failure(kind, words, has_answered)).await.0;
+        let tracked =
+            async |kind, words, has_answered| tracked(failure(kind, words, has_answered, true)).await.0;
         let refused = Some(io::ErrorKind::ConnectionRefused);
         for (kind, words) in [(refused, "Connection refused"), (None, "Name or service not known")] {
             let error = tracked(kind, words, false).await;
@@ -268,6 +278,8 @@ mod tests {
                 "{text}"
             );
             assert_eq!(tracked(kind, words, true).await.kind(), HttpErrorKind::Connect, "{words}");
+            let of_configuration = failure(kind, words, false, false).await;
+            assert!(!of_configuration.to_string().contains("no store answers"), "it may be about to start");
         }
         for (kind, words) in
             [(Some(io::ErrorKind::ConnectionReset), "reset"), (None, "Temporary failure in name resolution")]
@@ -290,7 +302,8 @@ mod tests {
     }
 
     fn service(status: Option<u16>, has_answered: bool) -> RetryingService {
-        RetryingService { inner: HttpClient::new(Fake(status)), has_answered: has_answered.into() }
+        let (inner, has_answered) = (HttpClient::new(Fake(status)), has_answered.into());
+        RetryingService { inner, is_given: true, has_answered }
     }
 
     fn request() -> HttpRequest {

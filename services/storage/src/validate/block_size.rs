@@ -33,7 +33,8 @@ const MAX_CHUNK_BYTES: u64 = 512 << 20;
 
 /// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
 /// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`. The byte arrays of these rows, which
-/// can be in dictionaries, and their fixed-size lists, which can be null, have at most `batch_bytes` bytes, unless one row has more.
+/// can be in dictionaries, and their fixed-size lists, which can be null, have at most `batch_bytes` bytes, unless one row or two pages of
+/// each column have more.
 ///
 /// A page can store one long value and refer to it a million times. Such values are counted before decoding if a row
 /// can hold any number of them. Other columns hold one value per row, so batches have fewer rows if the longest values
@@ -105,7 +106,8 @@ pub(crate) fn check_block(
     let batch_bytes = batch_bytes.min(MAX_CHUNK_BYTES);
     let of_flat = flat.iter_mut().flat_map(|(_, leaf)| &mut leaf.chunks);
     let mut rows = rows_at_once(url, of_flat.collect(), row_bytes, batch_rows, batch_bytes)?;
-    rows = rows_of_stored_values(flat.iter().map(|(_, leaf)| &leaf.chunks[..]), rows, batch_bytes);
+    let stored = flat.iter().map(|(_, leaf)| leaf.stored_pages()).collect::<Vec<_>>();
+    rows = rows_of_stored_values(&stored, rows, batch_bytes);
     for (_, leaf) in &mut repeated {
         // A row can hold any number of values, so that only the size of a single one is certain.
         if rows > 1 && exceeds_offsets(url, &mut leaf.chunks, &sparse)? {
@@ -136,6 +138,10 @@ struct Leaf<'a> {
 }
 
 impl Leaf<'_> {
+    fn stored_pages(&self) -> Vec<StoredPage> {
+        self.chunks.iter().flat_map(|chunk| chunk.summary.stored_pages.iter().copied()).collect()
+    }
+
     fn into_pages(self) -> Vec<Pages> {
         self.chunks.into_iter().map(|chunk| chunk.pages).collect()
     }
@@ -338,23 +344,20 @@ fn rows_at_once(
 }
 
 /// Number of rows that may be decoded at once, at most `batch_rows`, so that the values that the pages of these rows store themselves have
-/// at most `limit` bytes. At least one row.
+/// at most `limit` bytes, and those of one column at most [`MAX_CHUNK_BYTES`]. At least one row.
 ///
-/// Any row of a page may hold almost all of its bytes, so that all pages with a row of a batch count. `columns` are the column chunks of
-/// each column; a row has one value of each.
-fn rows_of_stored_values<'a>(
-    columns: impl Iterator<Item = &'a [LeafChunk<'a>]>,
-    batch_rows: usize,
-    limit: u64,
-) -> usize {
-    let pages = |chunks: &'a [LeafChunk<'a>]| {
-        chunks.iter().flat_map(|chunk| chunk.summary.stored_pages.iter().copied()).collect::<Vec<_>>()
-    };
-    let columns: Vec<Vec<StoredPage>> = columns.map(pages).collect();
+/// Any row of a page may hold almost all of its bytes, so that all pages with a row of a batch count. A single row may need a page of each
+/// column. Twice that is permitted above the limit, so that rows of wide tables are decoded by pages. `columns` are the pages of each column;
+/// a row has one value of each.
+fn rows_of_stored_values(columns: &[Vec<StoredPage>], batch_rows: usize, limit: u64) -> usize {
+    let of_a_row = columns.iter().map(|pages| pages.iter().map(|page| page.bytes).max().unwrap_or(0));
+    let limit = of_a_row.fold(0, u64::saturating_add).saturating_mul(2).max(limit);
     let mut rows = batch_rows;
     while rows > 1 {
         let bytes = columns.iter().map(|pages| largest_stored_bytes(pages, rows as u64));
-        if bytes.fold(0, u64::saturating_add) <= limit {
+        let (sum, largest) =
+            bytes.fold((0_u64, 0), |(sum, largest), bytes| (sum.saturating_add(bytes), bytes.max(largest)));
+        if sum <= limit && largest <= MAX_CHUNK_BYTES {
             break;
         }
         rows = rows.div_ceil(2);
@@ -433,5 +436,40 @@ impl LeafChunk<'_> {
             shared_bytes(Pages::new(sparse, self.chunk)?, max_rep_level, max_def_level, limit)
         });
         bytes.map_err(|error| self.place(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn pages(count: usize, values: u64, bytes: u64) -> Vec<StoredPage> {
+        vec![StoredPage { values, bytes }; count]
+    }
+
+    #[test]
+    fn rows_of_wide_tables_are_decoded_by_pages_not_one_by_one() {
+        let columns = vec![pages(20, 50_000, MIB); 65];
+        assert_eq!(rows_of_stored_values(&columns, 1 << 16, 64 * MIB), 1 << 15);
+        assert_eq!(rows_of_stored_values(&columns, 1 << 16, 4096 * MIB), 1 << 16);
+    }
+
+    #[test]
+    fn rows_of_large_pages_are_decoded_two_pages_at_once() {
+        assert_eq!(rows_of_stored_values(&[pages(8, 1000, 100 * MIB)], 1 << 16, 64 * MIB), 512);
+    }
+
+    #[test]
+    fn rows_of_one_column_stay_below_offsets_of_32_bits() {
+        assert_eq!(rows_of_stored_values(&[pages(8, 1000, 400 * MIB)], 1 << 16, 4096 * MIB), 1);
+        assert_eq!(rows_of_stored_values(&[pages(8, 1000, 200 * MIB)], 1 << 16, 4096 * MIB), 512);
+    }
+
+    #[test]
+    fn rows_of_small_pages_are_decoded_up_to_the_limit() {
+        assert_eq!(rows_of_stored_values(&[pages(100, 100, MIB)], 1 << 16, 10 * MIB), 512);
+        assert_eq!(rows_of_stored_values(&[], 1 << 16, MIB), 1 << 16);
     }
 }

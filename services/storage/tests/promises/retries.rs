@@ -9,7 +9,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use forebay_storage::{Error, Location, Reader};
+use forebay_storage::{Credentials, Error, Location, Reader};
 
 use crate::common::{Fixture, http, http::Server, parquet_bytes, read_all, rows};
 
@@ -116,7 +116,10 @@ async fn an_address_that_never_had_a_store_is_an_error_at_once() {
     let refusing = tokio::net::TcpSocket::new_v4().unwrap();
     refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/a.parquet", refusing.local_addr().unwrap());
-    let location = Location::parse(&url, &fixture.config).unwrap();
+    let configured = Location::parse(&url, &fixture.config).unwrap();
+    let error = fixture.take_at(&configured).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "the store may be about to start: {error}");
+    let location = Location::parse_with(&url, &fixture.config, &Credentials::default(), None).unwrap();
     let error = fixture.take_at(&location).await.unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
     let (text, address) = (error.to_string(), refusing.local_addr().unwrap());

@@ -30,7 +30,7 @@ pub(super) fn write_first_list(lists: &Ends, rows: usize, body: &mut [u8]) {
     write_ends(lengths, &mut body[lists.ends..][..(rows + 1) * size_of::<i32>()]);
 }
 
-/// Writes the distinct rows and the index of each row's distinct row. TensorValues distinct row goes into the list of the first
+/// Writes the distinct rows and the index of each row's distinct row. Each distinct row goes into the list of the first
 /// row that has it.
 pub(super) fn write_distinct(distinct: &Distinct<'_>, [ends, values, index]: [usize; 3], body: &mut [u8]) {
     let numbers = distinct.numbers();

@@ -164,6 +164,7 @@ impl Caller {
         let Received::Batch(keys) = self.keys.read(&context.services.online, access, message).await? else {
             if !has_header && !metadata.is_empty() {
                 let id = request(&metadata)?.id.unwrap_or(self.next);
+                self.next += 1;
                 self.fail(id, &from_error(&Error::invalid("the message has neither a batch nor `cancel`")));
             }
             return Ok(());

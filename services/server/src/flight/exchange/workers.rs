@@ -356,7 +356,8 @@ impl Inward {
             }
         }
         if !reply.error.is_empty() {
-            self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
+            let failure = if reply.too_large { Failure::TooLarge } else { Failure::Failed };
+            self.replies.reply(id, Err(failure(clip(&reply.error))));
             return Ok(());
         }
         let missing = || Err(Error::invalid("reply: the message has neither rows nor an `error`"));
