@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from differential.grammar import Column
-from differential.kinds import BOOL, DATES, DECIMALS, FLOATS, INTEGERS, KINDS, NESTED, NUMBERS, TEXT, TIMES, TIMESTAMPS, Kind, array_of
+from differential.kinds import BOOL, DATES, DECIMALS, FLOATS, INTEGERS, KINDS, NESTED, NUMBERS, SPANS, TEXT, TIMES, TIMESTAMPS, Kind, Span, array_of
 
 CALM = [kind for kind in NUMBERS if kind.calm]
 
@@ -62,7 +62,7 @@ def drawn_kinds(rng: random.Random, allowed: list[Kind]) -> list[tuple[Kind, boo
         there = [kind for kind in group if kind in allowed]
         return [rng.choice(there)] if there else []
 
-    always = (INTEGERS, INTEGERS, DECIMALS, DECIMALS, FLOATS, [TEXT], [TEXT], [BOOL], [BOOL], DATES, TIMES, TIMESTAMPS, TIMESTAMPS, NESTED)
+    always = (INTEGERS, INTEGERS, DECIMALS, DECIMALS, FLOATS, [TEXT], [TEXT], [BOOL], [BOOL], DATES, TIMES, TIMESTAMPS, TIMESTAMPS, SPANS, SPANS, NESTED)
     groups = (*always, list(KINDS.values()), list(KINDS.values()))
     found = [(kind, False) for group in groups for kind in one(group)]
     found += [(kind, True) for group in (INTEGERS[:4], CALM) for kind in one(group)]
@@ -101,5 +101,7 @@ def with_positive_zeros(value: Any) -> Any:
 
 
 def sort_key(value: Any) -> tuple:
+    if isinstance(value, Span):
+        return False, value.length
     is_nan = value != value
     return is_nan, 0 if is_nan else value

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from differential.datasets import Dataset
 from differential.grammar import Column
-from differential.kinds import array_of, plain_values, same
+from differential.kinds import NANOSECONDS, array_of, plain_values, same
 
 
 class Refused(Exception):
@@ -25,6 +25,15 @@ def given(column: Column) -> pa.Array:
     return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
 
 
+def is_infinite(column: Column) -> bool:
+    """Returns true if DuckDB takes a timestamp for an infinite one, which equals that of another unit."""
+    arrow = column.kind.arrow
+    if not pa.types.is_timestamp(arrow) or arrow.unit == "us":
+        return False
+    bound = (2**63 - 1) * NANOSECONDS[arrow.unit]
+    return any(value is not None and abs(value) == bound for value in column.values)
+
+
 class Duck:
     """A table of DuckDB with those columns of a dataset that it holds without a loss."""
 
@@ -38,6 +47,8 @@ class Duck:
         self.values = functools.lru_cache(maxsize=1000)(self.compute)
 
     def holds(self, column: Column) -> bool:
+        if is_infinite(column):
+            return False
         try:
             self.connection.register("given", pa.table({"value": given(column)}))
             self.connection.execute("CREATE OR REPLACE TABLE probe AS SELECT value FROM given")

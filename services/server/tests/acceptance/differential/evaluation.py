@@ -1,7 +1,7 @@
 """Values of expressions, computed exactly with the integers and decimals of Python.
 
 This is what docs/reference/sql.md promises: numbers of different types are compared exactly, NaN is greater than all numbers and equals
-itself, -0 equals 0, and a literal that is compared with a floating-point column is rounded to its type.
+itself, -0 equals 0, durations and intervals are compared by their length, and a literal that is compared with a floating-point column is rounded to its type.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from decimal import Decimal
 from typing import Any, Callable
 
 from differential.expressions import Node
+from differential.kinds import DAY_NS, Span
 from differential.rounding import rounded
 
 Row = dict[str, Any]
-DAY_NS = 86_400 * 10**9
 
 
 def evaluate(node: Node, row: Row) -> Any:
@@ -41,6 +41,8 @@ def order(one: Node, a: Any, other: Node, b: Any) -> int:
         b = rounded(b, one.bits)
     if isinstance(a, str):
         a, b = a.encode(), b.encode()
+    if isinstance(a, Span):
+        a, b = a.length, b.length
     # A date is midnight of its day.
     a, b = (value * DAY_NS if node.family == "date" else value for node, value in ((one, a), (other, b)))
     nan_a, nan_b = a != a, b != b
@@ -112,6 +114,9 @@ def truncated(a: int, b: int) -> int:
 def extreme(sign: int) -> Callable:
     def choose(node: Node, *values: Any) -> Any:
         there = [value for value in values if value is not None]
+        if there and isinstance(there[0], Span):
+            # Months first, then days, then the rest, as in DuckDB.
+            return max(there) if sign > 0 else min(there)
         key = functools.cmp_to_key(lambda a, b: sign * order(node, a, node, b))
         return max(there, key=key) if there else None
 

@@ -10,7 +10,7 @@ from differential.dialect import Dialect
 from differential.duck import Duck, Refused
 from differential.evaluation import evaluate
 from differential.expressions import DUCK_FLAT, DUCK_FULL, FLAT, FULL, Node
-from differential.kinds import same
+from differential.kinds import Span, same
 from differential.served import UNPRUNED, Served
 
 ABSENT = "not compared"
@@ -44,6 +44,11 @@ class Difference:
     def __str__(self) -> str:
         values = f"served {shown(self.ours)}, exact {shown(self.exact)}, DuckDB {shown(self.duck)}"
         return f"{self.what} [{self.seed}:{self.case}] {self.files}\n    {self.way}: {self.text}\n    row {self.row}: {values}"
+
+
+def with_length(value: Any) -> Any:
+    """Returns the length of a span: DuckDB has one type for durations and intervals."""
+    return value.length if isinstance(value, Span) else value
 
 
 def shown(value: Any) -> str:
@@ -117,6 +122,6 @@ class Judge:
             return Difference("wrong", way, text, -1, f"{len(ours)} rows", f"{len(exact)} rows", duck, shape(node))
         if isinstance(duck, list):
             for row, (value, wanted) in enumerate(zip(duck, exact)):
-                if not same(value, wanted) and not self.dialect.explains(node):
+                if not same(with_length(value), with_length(wanted)) and not self.dialect.explains(node):
                     return Difference("oracle", way, duck_text, row, ours[row], wanted, value, shape(node))
         return None

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as at
 
-from differential.kinds import DECIMALS, INTEGERS, NANOSECONDS, Kind, arrow_array, plain_values
+from differential.kinds import DAY_NS, DECIMALS, INTEGERS, NANOSECONDS, Kind, arrow_array, plain_values
 
 FAMILIES = ("text", "bytes", "date", "naive", "zoned", "bool")
-DAY_NS = 86_400 * 10**9
 
 
 def is_key(kind: Kind) -> bool:

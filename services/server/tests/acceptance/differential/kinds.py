@@ -1,7 +1,7 @@
 """Types of columns, the values at their ends, and conversions between Arrow arrays and plain values.
 
-A plain value is None, an int, a Decimal, a float, a str, bytes, a bool, a list or a dict. Dates are days since 1970; times of day and
-timestamps are nanoseconds, whatever their unit. Thus values of different types compare as Python compares them: exactly.
+A plain value is None, an int, a Decimal, a float, a str, bytes, a bool, a list, a dict or a Span. Dates are days since 1970; times of day
+and timestamps are nanoseconds, whatever their unit. Thus values of different types compare as Python compares them: exactly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,26 @@ decimal.getcontext().prec = 400
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 DAY_MS = 86_400_000
+DAY_NS = 86_400 * 10**9
 # Rounding, truncation of bounds, escapes and orders of code units: frequent faults with texts.
 TEXTS = (
     *("", "a", "A", "b", "ab", "a b", "aé", "Jana", "Jürgen", "Jörg", "Katrin", "%", "_", "it's", "\\"),
     *("ä", "水", "\uffff", "\U00010000", "z" * 70, "\U0010ffff" * 20),
 )
 BYTES = (b"", b"\x00", b"a", b"\x7f", b"\x80", b"\xff", b"\xff\xff", b"\x00\xff", b"\xff" * 70, b"a" * 65)
+
+
+class Span(NamedTuple):
+    """A duration, which has nanoseconds only, or an interval."""
+
+    months: int
+    days: int
+    nanoseconds: int
+
+    @property
+    def length(self) -> int:
+        """Nanoseconds of the whole span. A month has 30 days, and a day 24 hours."""
+        return (self.months * 30 + self.days) * DAY_NS + self.nanoseconds
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Kind:
     Attributes:
         name: Name in reports and in names of columns.
         arrow: Type of the values.
-        family: Types of one family can be compared: number, text, bytes, bool, date, time, naive, zoned; list and struct with none.
+        family: Types of one family can be compared: number, text, bytes, bool, date, time, naive, zoned, span; list and struct with none.
         extremes: Plain values at the ends of the type.
         draw: Returns another plain value.
         calm: Returns a plain value for arithmetic that does not overflow, or None if the type has no arithmetic.
@@ -134,6 +148,31 @@ def time_of_day(arrow: pa.DataType) -> Kind:
     )
 
 
+def duration(unit: str) -> Kind:
+    each = NANOSECONDS[unit]
+    bound = (2**63 - 1) * each
+    values = [0, each, -each, DAY_NS, -DAY_NS, DAY_NS + each, 30 * DAY_NS, 365 * DAY_NS, bound, -bound]
+    return Kind(
+        f"duration_{unit}",
+        pa.duration(unit),
+        "span",
+        tuple(Span(0, 0, value // each * each) for value in values),
+        lambda rng: Span(0, 0, rng.randint(-(10**6), 10**6) * 10**9 // each * each),
+    )
+
+
+def interval() -> Kind:
+    """Intervals as Parquet has them: milliseconds, and no part is negative. Some of them have the same length."""
+    spans = [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 30, 0), (0, 1, 0), (0, 0, DAY_MS), (1, 1, 1), (12, 5, 0), (0, 365, 0), (0, 0, 2**32 - 1)]
+    return Kind(
+        "interval",
+        pa.month_day_nano_interval(),
+        "span",
+        tuple(Span(months, days, each * 10**6) for months, days, each in spans),
+        lambda rng: Span(rng.randrange(3), rng.randrange(70), rng.randrange(2 * DAY_MS) * 10**6),
+    )
+
+
 def date(arrow: pa.DataType) -> Kind:
     values = (0, -1, 1, 11_016, 18_000, -719_162, 2_932_896, 2**31 - 2, -(2**31) + 2)
     return Kind(str(arrow).split("[")[0], arrow, "date", values, lambda rng: rng.randint(-20_000, 30_000))
@@ -177,6 +216,9 @@ BOOL = Kind("bool", pa.bool_(), "bool", (False, True), lambda rng: rng.random() 
 DATES = [date(pa.date32()), date(pa.date64())]
 TIMES = [time_of_day(pa.time32("ms")), time_of_day(pa.time64("us")), time_of_day(pa.time64("ns"))]
 TIMESTAMPS = [timestamp(unit, zone) for unit in NANOSECONDS for zone in (None, "UTC", "Europe/Paris")]
+DURATIONS = [duration(unit) for unit in NANOSECONDS]
+INTERVAL = interval()
+SPANS = [*DURATIONS, INTERVAL, INTERVAL]
 NESTED = [
     list_of(INTEGERS[2]),
     list_of(TEXT),
@@ -184,7 +226,7 @@ NESTED = [
     struct_of(x=INTEGERS[3], y=TEXT, z=DECIMALS[1], w=FLOATS[2]),
 ]
 NUMBERS = INTEGERS + FLOATS + DECIMALS
-KINDS = {kind.name: kind for kind in [*NUMBERS, TEXT, BINARY, FIXED, BOOL, *DATES, *TIMES, *TIMESTAMPS, *NESTED]}
+KINDS = {kind.name: kind for kind in [*NUMBERS, TEXT, BINARY, FIXED, BOOL, *DATES, *TIMES, *TIMESTAMPS, *DURATIONS, INTERVAL, *NESTED]}
 
 
 def array_of(kind: Kind, values: list) -> pa.Array:
@@ -199,6 +241,8 @@ def arrow_array(arrow: pa.DataType, values: list) -> pa.Array:
         each = NANOSECONDS[arrow.unit]
         units = [None if value is None else value // each for value in values]
         return pa.array(units, pa.int32() if at.is_time32(arrow) else pa.int64()).view(arrow)
+    if at.is_duration(arrow):
+        return pa.array([None if value is None else value.nanoseconds // NANOSECONDS[arrow.unit] for value in values], pa.int64()).view(arrow)
     if at.is_float16(arrow):
         return pa.array([None if value is None else np.float16(value) for value in values], arrow)
     if at.is_list(arrow):
@@ -230,6 +274,11 @@ def plain_values(array: pa.Array | pa.ChunkedArray) -> list:
         each = NANOSECONDS[arrow.unit]
         units = array.view(pa.int32() if at.is_time32(arrow) else pa.int64()).to_pylist()
         return [None if unit is None else unit * each for unit in units]
+    if at.is_duration(arrow):
+        each = NANOSECONDS[arrow.unit]
+        return [None if value is None else Span(0, 0, value * each) for value in array.view(pa.int64()).to_pylist()]
+    if at.is_interval(arrow):
+        return [None if value is None else Span(*value) for value in array.to_pylist()]
     if at.is_list(arrow) or at.is_large_list(arrow) or at.is_fixed_size_list(arrow):
         items, ends = plain_values(array.flatten()), 0
         lists = []

@@ -9,11 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 from differential.expressions import Node
-from differential.kinds import NANOSECONDS, Kind
+from differential.kinds import DAY_NS, NANOSECONDS, Kind, Span
 
 EPOCH = datetime.datetime(1970, 1, 1)
 # Years 1 to 9999.
-DAY_NS = 86_400 * 10**9
 FIRST_NS, LAST_NS = -62_135_596_800 * 10**9, 253_402_300_799 * 10**9
 FAR = ("1e30", "-1e30", "1e300", "9223372036854775808", "18446744073709551616", "-9223372036854775809", "0.1", "1e-30", "-0.0")
 
@@ -47,6 +46,7 @@ def near(rng: random.Random, kind: Kind, values: list) -> Node | None:
         "time": near_time,
         "naive": near_timestamp,
         "zoned": near_timestamp,
+        "span": near_span,
     }.get(kind.family, lambda *_: None)(rng, kind, value)
 
 
@@ -109,3 +109,17 @@ def near_timestamp(rng: random.Random, kind: Kind, value: int) -> Node:
     if kind.family == "zoned":
         return literal("zoned", f"TIMESTAMPTZ '{moment}+00:00'", value, f"TIMESTAMPTZ_NS '{moment}+00:00'" if digits == 9 else "")
     return literal("naive", f"TIMESTAMP '{moment}'", value, f"TIMESTAMP_NS '{moment}'" if digits == 9 else "")
+
+
+def near_span(rng: random.Random, kind: Kind, value: Span) -> Node:
+    """Returns an interval of about this length, in one unit or in several. DuckDB has no unit below microseconds."""
+    largest = 100 * 365 * DAY_NS
+    length = min(max(value.length + rng.choice([0, 0, 0, 1000, -1000, 10**6, -(10**6)]), -largest), largest)
+    sign = -1 if length < 0 else 1
+    months, rest = divmod(abs(length), 30 * DAY_NS) if rng.random() < 0.3 else (0, abs(length))
+    days, rest = divmod(rest, DAY_NS) if rng.random() < 0.5 else (0, rest)
+    microseconds, rest = divmod(rest, 1000)
+    parts = [(months, "months"), (days, "days"), (microseconds, "microseconds"), (rest, "nanoseconds")]
+    spelled = " ".join(f"{sign * count} {unit}" for count, unit in parts if count) or "0 days"
+    found = Span(sign * months, sign * days, sign * (microseconds * 1000 + rest))
+    return literal("span", f"INTERVAL '{spelled}'", found)

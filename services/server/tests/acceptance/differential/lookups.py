@@ -17,15 +17,14 @@ from differential.keys import exact_keys, fitting, is_key, others, types_of_keys
 from differential.kinds import plain_values
 
 
-def key_column(dataset: Dataset) -> Column:
-    """Returns the column that the server indexes."""
-    usable = [column for column in dataset.columns if is_key(column.kind) and column.name != "id"]
+def key_column(dataset: Dataset, excluded: list[Column]) -> Column:
+    """Returns the column that the server indexes, which is none of `excluded`."""
+    usable = [column for column in dataset.columns if is_key(column.kind) and column.name != "id" and column not in excluded]
     return random.Random(f"key {dataset.seed}").choice(usable)
 
 
-def check(dataset: Dataset, client: Client, name: str, rng: random.Random) -> Difference | None:
-    """Looks up stored and other keys in a random type, and compares the ids that are found."""
-    column = key_column(dataset)
+def check(column: Column, client: Client, name: str, rng: random.Random) -> Difference | None:
+    """Looks up stored and other keys in a random type in the indexed column, and compares the ids that are found."""
     stored = exact_keys(column.kind.arrow, column.values)
     last = {key: row for row, key in enumerate(stored) if key is not None}
     arrow = rng.choice(types_of_keys(column.kind))

@@ -100,6 +100,8 @@ class Physical:
             self.converted, self.logical = 5, {5: {1: arrow.scale, 2: arrow.precision}}
         elif kind.family == "text":
             self.converted, self.logical = 0, {1: {}}
+        elif at.is_interval(arrow):
+            self.type, self.length, self.converted = FIXED, 12, 21
         elif at.is_fixed_size_binary(arrow):
             self.type, self.length = FIXED, arrow.byte_width
         elif at.is_boolean(arrow):
@@ -129,6 +131,8 @@ class Physical:
             return unscaled.to_bytes(size, "big", signed=True)
         if self.kind.family == "text":
             return value.encode()
+        if at.is_interval(arrow):
+            return struct.pack("<3I", value.months, value.days, value.nanoseconds // 10**6)
         if self.kind.family in ("time", "naive", "zoned"):
             return value // NANOSECONDS[self.unit]
         if self.unsigned:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client import Client
-from differential import lookups, tensors, writers
+from differential import lookups, tensors, wide_deltas, writers
 from differential.datasets import Dataset, generate
 from differential.dialect import Dialect
 from differential.duck import Duck, Refused
 from differential.expressions import Node
-from differential.grammar import Grammar, pair
+from differential.grammar import Column, Grammar, pair
 from differential.judge import Difference, Judge
 from differential.kinds import plain_values, same
 from differential.served import Served
@@ -93,33 +93,41 @@ def run_datasets(seeds: list[int], folder: Path, only: int | None = None) -> Rep
     folder.mkdir(parents=True, exist_ok=True)
     report, prepared = Report(), [prepare(seed, folder) for seed in seeds]
     config = folder / "forebay.toml"
-    config.write_text(settings([(dataset, name) for dataset, name, _ in prepared]))
+    config.write_text("".join(f'[online.{each.name}]\nkey = ["{each.key.name}"]\n' for each in prepared))
     pool = Pool(folder)
     try:
-        server = pool.start({name: path for _, name, path in prepared}, config=config)
+        server = pool.start({each.name: each.path for each in prepared}, config=config)
         with Client(server.location) as client:
-            for dataset, name, path in prepared:
-                run(dataset, name, path, client, report, only)
+            for each in prepared:
+                run(each, client, report, only)
     finally:
         pool.close()
     return report
 
 
-def settings(datasets: list[tuple[Dataset, str]]) -> str:
-    """Returns the configuration of the server: the key of each dataset."""
-    return "".join(f'[online.{name}]\nkey = ["{lookups.key_column(dataset).name}"]\n' for dataset, name in datasets)
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset with its files, the name to serve it as, and the column to index."""
+
+    dataset: Dataset
+    path: Path
+    name: str
+    key: Column
 
 
-def prepare(seed: int, folder: Path) -> tuple[Dataset, str, Path]:
-    """Writes the files of a dataset. Returns it with the name and the URL to serve it as."""
+def prepare(seed: int, folder: Path) -> Prepared:
+    """Writes the files of a dataset."""
     dataset, path = dataset_of(seed), folder / f"seed-{seed}"
     writers.write(dataset, path, writer_of(seed))
-    return dataset, f"seed-{seed}", path
+    return Prepared(dataset, path, f"seed-{seed}", lookups.key_column(dataset, wide_deltas.possible(dataset, path)))
 
 
-def run(dataset: Dataset, name: str, path: Path, client: Client, report: Report, only: int | None = None) -> None:
+def run(prepared: Prepared, client: Client, report: Report, only: int | None = None) -> None:
     """Runs the cases of a dataset, or one of them, and adds what it finds to `report`."""
-    served, duck = Served(client, name), Duck(dataset)
+    name, path = prepared.name, prepared.path
+    served = Served(client, name)
+    dataset = wide_deltas.without_refused(prepared.dataset, served, path, report.dialect)
+    duck = Duck(dataset)
     judge = Judge(dataset, served, duck, report.dialect)
     found: dict[int, Difference | None] = {0: rows_differ(dataset, served)}
     # Nothing is compared in a dataset that cannot be read, because everything would differ.
@@ -134,7 +142,7 @@ def run(dataset: Dataset, name: str, path: Path, client: Client, report: Report,
         for number in chosen(TENSORS):
             found[number] = tensors.check(dataset, served, random.Random(f"tensor {dataset.seed} {number}"))
         for number in chosen(LOOKUPS):
-            found[number] = lookups.check(dataset, client, name, random.Random(f"lookup {dataset.seed} {number}"))
+            found[number] = lookups.check(prepared.key, client, name, random.Random(f"lookup {dataset.seed} {number}"))
     for number, difference in found.items():
         report.cases += 1
         if difference:
@@ -162,7 +170,7 @@ def expression(dataset: Dataset, number: int) -> Node:
 def rows_differ(dataset: Dataset, served: Served) -> Difference | None:
     """Compares all columns of a dataset with the rows that were written."""
     try:
-        table = served.read()
+        table = served.read(columns=[column.name for column in dataset.columns])
     except Refused as error:
         return Difference("refused", "read", "all columns", -1, error, f"{dataset.rows} rows")
     for column in dataset.columns:

@@ -12,7 +12,7 @@ import pyarrow.types as at
 
 from differential import own_writer
 from differential.datasets import Dataset
-from differential.kinds import KINDS, NESTED, Kind
+from differential.kinds import DURATIONS, FIXED, INTERVAL, KINDS, NESTED, Kind
 
 
 def with_text_as(table: pa.Table, arrow: pa.DataType) -> pa.Table:
@@ -44,9 +44,14 @@ def by_pyarrow(table: pa.Table, path: Path, group_rows: int, rng: random.Random)
         data_page_size=rng.choice([64, 1 << 20]),
         write_batch_size=rng.choice([4, 1024]),
         store_decimal_as_integer=rng.random() < 0.5,
-        store_schema=rng.random() < 0.7,
+        store_schema=rng.random() < 0.7 or any(needs_schema(each.type) for each in table.schema),
         use_deprecated_int96_timestamps=False,
     )
+
+
+def needs_schema(arrow: pa.DataType) -> bool:
+    """Returns true for types that are others without the embedded schema. Files that differ in them contradict each other."""
+    return at.is_duration(arrow) or (at.is_timestamp(arrow) and arrow.tz not in (None, "UTC"))
 
 
 def by_duckdb(table: pa.Table, path: Path, group_rows: int, rng: random.Random) -> None:
@@ -57,10 +62,7 @@ def by_duckdb(table: pa.Table, path: Path, group_rows: int, rng: random.Random) 
         connection.register("part", table)
         codec = rng.choice(["uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli"])
         options = f"FORMAT parquet, ROW_GROUP_SIZE {group_rows}, CODEC {codec}"
-        # Deltas between both ends of int32 take 33 bits, which DuckDB writes and the format does not allow.
-        has_deltas = any(at.is_int32(each.type) or at.is_uint32(each.type) for each in table.schema)
-        version = "v1" if has_deltas else rng.choice(["v1", "v2"])
-        connection.execute(f"COPY (SELECT * FROM part) TO '{path}' ({options}, PARQUET_VERSION {version})")
+        connection.execute(f"COPY (SELECT * FROM part) TO '{path}' ({options}, PARQUET_VERSION {rng.choice(['v1', 'v2'])})")
 
 
 def by_polars(table: pa.Table, path: Path, group_rows: int, rng: random.Random) -> None:
@@ -84,17 +86,21 @@ def digits(kind: Kind) -> int:
     return kind.arrow.precision if at.is_decimal(kind.arrow) else 0
 
 
-# Types that a writer stores without a loss. DuckDB reads timestamps into microseconds, Polars dates of 64 bits into timestamps.
+# Types that a writer stores without a loss. DuckDB reads timestamps and durations into microseconds, Polars dates of 64 bits into
+# timestamps. Of these, only our own writer stores intervals as they are: DuckDB turns 24 hours into a day.
 ALLOWED: dict[str, list[Kind]] = {
-    "pyarrow": all_but(lambda kind: False),
+    "pyarrow": all_but(lambda kind: kind is INTERVAL),
     "duckdb": all_but(
         lambda kind: kind.float_bits == 16
         or digits(kind) > 38
         or kind.name in ("time_ns", "timestamp_s")
+        or kind.family == "span"
         or (kind.family == "zoned" and kind.arrow.unit != "us")
     ),
-    "polars": all_but(lambda kind: digits(kind) > 38 or kind.name == "date64" or kind in NESTED[2:]),
-    "own": all_but(lambda kind: kind in NESTED),
+    "polars": all_but(
+        lambda kind: digits(kind) > 38 or kind.name in ("date64", "duration_s") or kind is INTERVAL or kind in NESTED[2:]
+    ),
+    "own": all_but(lambda kind: kind in NESTED or kind in DURATIONS),
 }
 LIBRARIES = {"pyarrow": by_pyarrow, "duckdb": by_duckdb, "polars": by_polars}
 
@@ -115,9 +121,14 @@ def write(dataset: Dataset, folder: Path, writer: str) -> None:
 
 
 def allowed_for(writer: str) -> list[Kind]:
-    """Returns the types that a writer can store; for `mixed`, those that all can."""
+    """Returns the types that a writer can store; for `mixed`, those that all store in the same way.
+
+    DuckDB stores times of day as microseconds, and Polars as nanoseconds. Both store bytes of one length as bytes of any length. Files of
+    different Parquet types are no dataset. Only some writers embed the schema that has the zone of a timestamp.
+    """
     if writer == "mixed":
-        return [kind for kind in KINDS.values() if all(kind in kinds for kinds in ALLOWED.values())]
+        common = [kind for kind in KINDS.values() if all(kind in kinds for kinds in ALLOWED.values())]
+        return [kind for kind in common if kind.family != "time" and kind is not FIXED and not needs_schema(kind.arrow)]
     return ALLOWED[writer]
 
 
