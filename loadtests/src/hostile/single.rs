@@ -1,7 +1,7 @@
 //! Hostile messages one by one: the memory that each of them takes, and the time of the threads that receive it.
 //!
-//! Each message is sent alone, and then 16 times at once. The memory is the largest resident memory of the server meanwhile, beyond what it
-//! had before. The time is that of the threads that serve connections, which the probes and all other calls share.
+//! Each message is sent alone, and then 16 times at once. The memory is the peak of the resident memory of the server until the answer, beyond
+//! what it had before. The time is that of the threads that serve connections, which the probes and all other calls share.
 
 use std::net::SocketAddr;
 
