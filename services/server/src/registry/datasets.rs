@@ -281,7 +281,7 @@ impl Datasets {
                     Some(current) if is_current(&current) => {
                         let is_replaced = !current.shares_pins_with(&reader);
                         if is_replaced {
-                            // Earlier snapshots may have the same files. Their readers are made again.
+                            // Earlier snapshots may have the same files. Their readers are rebuilt.
                             self.shared.pinned.retain(|(of, _), _| of != name);
                             dataset.phase.send_replace(Phase::Open(reader.clone()));
                             let note = format!("{opened}, with files that were replaced");
