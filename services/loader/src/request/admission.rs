@@ -64,9 +64,7 @@ impl Job {
             return self.full_batch_size().min(rows.epoch_rows.max(self.min_rows() as u64));
         }
         if rows.groups.is_none() {
-            // A dataset of a mixture repeats its rows.
-            let repeats = !self.mixed.is_empty() || self.mixture_steps.is_some();
-            return if repeats { train.batch_size } else { train.batch_size.min(rows.epoch_rows) };
+            return train.batch_size;
         }
         let groups = u128::from(train.batch_size.min(rows.epoch_items));
         (groups * u128::from(rows.epoch_rows) / u128::from(rows.epoch_items.max(1))) as u64

@@ -279,18 +279,6 @@ async fn a_batch_over_its_limit_is_refused_with_the_bytes_it_needs() {
     assert!(error.contains("10000") && error.contains("batch_size"), "{error}");
 }
 
-#[tokio::test]
-async fn a_batch_larger_than_its_dataset_is_checked_by_the_rows_that_are_there() {
-    let reader = reader(store(&[crate::fixture::numbered(0..10)], 1000).await).await;
-    let train = Train { batch_size: 100_000, columns: vec!["id".into()], ..Train::default() };
-    let batches = async |max_batch_bytes| {
-        let config = Config { max_batch_bytes, ..Config::default() };
-        drain(loader(1 << 20, 1, config).batches(job(&train, &reader), 0, 0)).await
-    };
-    assert_eq!(batches(10_000).await.unwrap()[0].num_rows(), 10);
-    assert!(batches(10).await.is_err());
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_groups_has_at_most_as_many_rows_as_fit_into_its_bytes() {
     // 16 groups of 8 rows of 8 bytes, in blocks of four groups.
