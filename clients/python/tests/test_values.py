@@ -79,7 +79,6 @@ def test_a_mix_has_the_rows_of_the_values_of_each_of_its_datasets(pool: Pool, tm
         filter="id IN (:own)",
         mix={"o": {"fraction": 0.25, "filter": "id IN (:odd)"}},
         values={"own": list(own), "odd": np.array(odd)},
-        remainder="SHORT",
         seed=3,
     )
     ds = client.train("d", **request)
