@@ -96,7 +96,7 @@ fn clipped(text: String) -> String {
 impl Drop for InferenceBatch {
     fn drop(&mut self) {
         if let Some(replies) = self.replies.take() {
-            self.reject(&replies, "the worker dropped the batch without a reply".to_owned());
+            self.reject(&replies, "the worker dropped the batch without a reply".to_owned(), false);
         }
     }
 }
