@@ -234,7 +234,7 @@ impl Lookup {
         };
         let parts: Vec<_> = self.datasets.iter().zip(sources).map(of_dataset).collect::<Result<_, _>>()?;
         let is_short = keys.num_rows() <= max_inline_keys
-            && keys.columns().iter().map(|column| bytes_of(column)).sum::<usize>() <= INLINE_KEY_BYTES;
+            && keys.columns().iter().map(bytes_of).sum::<usize>() <= INLINE_KEY_BYTES;
         let (request_columns, keys) = (self.request_columns.clone(), keys.clone());
         let encode = move || {
             let encode = |(index, columns): (Arc<KeyIndex>, RecordBatch)| {

@@ -198,8 +198,8 @@ mod tests {
         assert!(compiled.columns.len() < 5, "{}", compiled.columns.len());
         // A request with too many expressions is refused, so that none is compiled.
         let before = operations.load(Ordering::SeqCst);
-        let compiled =
-            Expressions::compile(&pool, Flow::new(), &snapshot, &self::request(MAX_SELECTED + 1), Vec::new());
+        let request = self::request(MAX_SELECTED + 1);
+        let compiled = Expressions::compile(&pool, Flow::new(), &snapshot, &request, Vec::new());
         assert!(compiled.await.unwrap().columns.is_empty() && operations.load(Ordering::SeqCst) == before);
     }
 }
