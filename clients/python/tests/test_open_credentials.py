@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Iterator
 
@@ -206,6 +207,74 @@ input()
     assert b"rows-" in pieces["datasets"], "the dashboard lists the dataset"
     found = [(where, secret) for where, piece in pieces.items() for secret in secrets if secret in piece]
     assert not found
+
+
+def test_secrets_are_in_no_error_progress_line_or_log(host: Host, store: Store) -> None:  # noqa: F811
+    secret = "TOPSECRETvalue"
+    # It refuses connections, because it does not listen.
+    refusing = socket.socket()
+    refusing.bind(("127.0.0.1", 0))
+    base = f"http://127.0.0.1:{refusing.getsockname()[1]}"
+    with_user = base.replace("//", f"//user:{secret}@")
+    token = host.folder / "token"
+    token.write_text(secret)
+    aws = {"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true"}
+    account = {"private_key": secret, "private_key_id": "x", "client_email": "a", "gcs_base_url": with_user}
+    azure = {"AZURE_STORAGE_ACCOUNT_NAME": "account"}
+    # URL, variables, and what the error names.
+    cases = [
+        (URL, {**aws, "AWS_ENDPOINT": with_user}, "AWS_ENDPOINT"),
+        (URL, {**aws, "AWS_PROXY_URL": with_user}, "AWS_PROXY_URL"),
+        (URL, {**aws, "AWS_SECRET_ACCESS_KEY": secret + "\n", "AWS_ENDPOINT": base}, "AWS_SECRET_ACCESS_KEY"),
+        (URL, {**aws, "AWS_SESSION_TOKEN": secret + "\nx", "AWS_ENDPOINT": base}, "AWS_SESSION_TOKEN"),
+        (URL, {**aws, "AWS_SERVER_SIDE_ENCRYPTION": "KMS" + secret}, "AWS_SERVER_SIDE_ENCRYPTION"),
+        (URL, {**aws, "AWS_ENDPOINT": base}, base),
+        ("gs://bucket/rows", {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(secret)}, "GOOGLE_SERVICE_ACCOUNT_KEY"),
+        ("gs://bucket/rows", {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(account)}, "GOOGLE_SERVICE_ACCOUNT_KEY"),
+        ("az://bucket/rows", {**azure, "AZURE_STORAGE_TOKEN": secret + "\n"}, "AZURE_STORAGE_TOKEN"),
+        (
+            URL,
+            {
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{base}/{secret}",
+                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+                "AWS_REGION": REGION,
+            },
+            "value of AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        ),
+    ]
+    # The last case waits for the store, so that the process prints a line about its progress.
+    program = """
+import json
+for url, variables, deadline in json.loads(sys.stdin.read()):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        del os.environ[name]
+    os.environ.update(variables)
+    try:
+        forebay.open(url, retry_deadline=deadline)
+    except forebay.Error as error:
+        print(json.dumps(str(error)))
+try:
+    client = forebay.connect("unix:" + os.environ["XDG_RUNTIME_DIR"] + "/forebay/grpc.sock")
+    client.action("open", url=url, credentials="TOPSECRETvalue")
+except forebay.Error as error:
+    print(json.dumps(str(error)))
+"""
+    asked = [[url, variables, 6 if index == len(cases) - 1 else 3] for index, (url, variables, _) in enumerate(cases)]
+    process = host.start(program, **store.environment(ID, SECRET))
+    out, progress = process.communicate(json.dumps(asked), timeout=240)
+    assert process.returncode == 0, progress
+    errors = [json.loads(line) for line in out.splitlines()]
+    assert "OpenRequest" in errors.pop()
+    assert len(errors) == len(cases)
+    for error, (url, _, named) in zip(errors, cases):
+        assert named in error and "panicked" not in error, f"{url}: {error}"
+    assert "waiting for" in progress and "FULL_URI" in progress, progress
+    log = host.log()
+    assert "open" in log and "panicked" not in log
+    assert secret not in out + progress + log
+    refusing.close()
+    # The credentials of the environment are good.
+    assert opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
 
 
 def test_the_dashboard_shows_a_dataset_but_no_rows_of_it(host: Host, store: Store) -> None:  # noqa: F811

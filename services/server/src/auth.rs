@@ -15,7 +15,7 @@ use crate::{Error, address::Peer};
 pub(crate) use access::Access;
 pub(crate) use holders::{Held, HolderKey, credentials_are_missing, needs_credentials};
 pub(crate) use tls::{Acceptor, Tls};
-pub(crate) use tokens::Tokens;
+pub(crate) use tokens::{Tokens, without_quoted};
 pub(crate) use watched::Watched;
 
 /// Authenticates callers by their bearer token; without a token file every caller may read everything. Cheap to clone.

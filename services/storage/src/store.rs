@@ -2,6 +2,7 @@
 
 pub(crate) mod answers;
 pub(crate) mod aws_profile;
+mod credential_checks;
 pub(crate) mod credentials;
 pub(crate) mod documents;
 pub(crate) mod envelope;
@@ -16,8 +17,10 @@ pub(crate) mod location;
 mod names;
 mod observed_body;
 pub(crate) mod old_counts;
+mod redacting;
 pub(crate) mod remote;
 pub(crate) mod request;
 pub(crate) mod retries;
+mod secrets;
 pub(crate) mod state;
 pub(crate) mod target;

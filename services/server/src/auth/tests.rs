@@ -208,6 +208,18 @@ fn a_removed_token_is_rejected_at_once_and_an_invalid_file_changes_nothing() {
     assert!(error.contains("tokens.toml") && error.contains("64 hexadecimal digits"), "{error}");
     assert!(access.may_read("flights"), "the previous file still applies");
 
+    for wrong in [
+        "weight = \"a-token\"",
+        "datasets = a-token",
+        "a-token-without-value",
+        "sha256 = [\"a \\\" a-token\"]",
+    ] {
+        file(&folder, &format!("[ctr]\n{wrong}\n"));
+        let error = format!("{:#}", tokens.reload().unwrap_err());
+        assert!(error.contains("tokens.toml") && error.contains("line 2: "), "{error}");
+        assert!(!error.contains("a-token"), "a token in the wrong place is not repeated: {error}");
+    }
+
     for nothing in ["", "# no token yet\n"] {
         file(&folder, nothing);
         let error = format!("{:#}", tokens.reload().unwrap_err());

@@ -75,7 +75,11 @@ impl Tokens {
     /// The invalid token and what was expected, also if there is no token.
     pub(super) fn parse(text: &[u8]) -> anyhow::Result<Self> {
         let text = std::str::from_utf8(text).context("expected UTF-8")?;
-        let written: BTreeMap<String, Written> = toml::from_str(text)?;
+        let written: BTreeMap<String, Written> = toml::from_str(text).map_err(|error| {
+            // The whole error shows the line, which may contain a token that was written in the wrong place.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            anyhow::anyhow!("line {line}: {}", without_quoted(error.message()))
+        })?;
         ensure!(
             !written.is_empty(),
             "there is no token, so that every call would be rejected; expected at least one table [NAME] with `sha256` and `datasets`"
@@ -159,6 +163,14 @@ impl Grant {
     /// True if the token covers all datasets.
     pub(super) fn covers_everything(&self) -> bool {
         self.datasets.iter().any(|pattern| pattern == "*")
+    }
+}
+
+/// The text without what is between its first and its last quotation mark.
+pub(crate) fn without_quoted(text: &str) -> String {
+    match (text.find('"'), text.rfind('"')) {
+        (Some(first), Some(last)) if first < last => format!("{}...{}", &text[..=first], &text[last..]),
+        _ => text.to_owned(),
     }
 }
 

@@ -23,7 +23,13 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{Context, commands::RequestedJob};
-use crate::{Error, auth::Access, registry::datasets::Opened, services::Services, telemetry::audit};
+use crate::{
+    Error,
+    auth::{Access, without_quoted},
+    registry::datasets::Opened,
+    services::Services,
+    telemetry::audit,
+};
 
 /// Results of an action.
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
@@ -201,7 +207,10 @@ fn refreshed(dataset: String, reader: &Reader, changed: bool) -> RefreshResult {
 async fn open(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     access.check_owner()?;
     let encoding = Encoding::of(body);
-    let OpenRequest { url, key, settings, credentials } = encoding.decode("OpenRequest", body)?;
+    // The error of the decoder shows wrong values, which may be secret.
+    let decoded = encoding.decode("OpenRequest", body);
+    let decoded = decoded.map_err(|error| Error::invalid(without_quoted(&error.to_string())));
+    let OpenRequest { url, key, settings, credentials } = decoded?;
     let Services { datasets, online, settings: running, .. } = &context.services;
     if let Some(different) = running.different(&settings)? {
         return Err(Error::invalid(format!("the running server has other settings: {different}")));

@@ -37,9 +37,35 @@ impl Credentials {
         proof
     }
 
+    /// Variables of the environment of this process whose names begin with `prefix`, and those of `others`.
+    pub(crate) fn of_environment(prefix: &str, others: &[&str]) -> Self {
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            let is_meant = name.starts_with(prefix) || others.contains(&name.as_str());
+            is_meant.then_some(())?;
+            Some((name, value.into_string().ok()?))
+        });
+        Self { variables: variables.collect() }
+    }
+
     /// Returns a variable.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
+    }
+
+    /// Adds what a file sets, as the variable of the same meaning.
+    pub(crate) fn add(&mut self, name: &str, value: String) {
+        self.variables.insert(name.to_owned(), value);
+    }
+
+    /// Returns the variables that a builder knows, whose names begin with `prefix`, and those of `others`.
+    pub(crate) fn known<K: std::str::FromStr>(&self, prefix: &str, others: &[&str]) -> Vec<(&str, &str)> {
+        let is_known = |name: &str| {
+            let is_key = name.starts_with(prefix) && name.to_ascii_lowercase().parse::<K>().is_ok();
+            is_key || others.contains(&name)
+        };
+        let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        variables.filter(|(name, _)| is_known(name)).collect()
     }
 
     /// Sets each variable that begins with `prefix` and that a builder knows.

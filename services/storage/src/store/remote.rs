@@ -16,8 +16,11 @@ use crate::{
     store::{
         answers::{AnsweringConnector, Answers},
         aws_profile,
+        credential_checks::check,
         credentials::Credentials,
+        redacting::Redacting,
         retries::RetryingConnector,
+        secrets::Secrets,
     },
 };
 
@@ -26,13 +29,22 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Maximum wait between two retries of a request. Bounds the time until a store that has recovered is used again.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Opens a store. Its settings are those in the environment, or those that a caller has `given`.
+/// Variables of the environment that Azure's client reads, in addition to those with its prefix.
+const OF_AZURE: [&str; 2] = ["IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
+/// Variable of the environment that Google's client reads, in addition to those with its prefix.
+const OF_GOOGLE: [&str; 1] = ["SERVICE_ACCOUNT"];
+
+/// Opens a store. Its settings are those in the environment, or those that a caller has `given`. Neither an error of this function nor one
+/// of the store contains the value of a secret variable.
+///
+/// # Errors
+/// A description, which names the variable that is wrong.
 pub(crate) fn remote(
     url: &Url,
     config: &Config,
     answers: &Answers,
     given: Option<&Credentials>,
-) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+) -> Result<Arc<dyn ObjectStore>, String> {
     let timeout = format!("{} ms", config.request_timeout.as_millis());
     let retry = RetryConfig {
         // A wait is random, and at most `base` times as long as the one before it. With the default base of 2, waits
@@ -45,65 +57,105 @@ pub(crate) fn remote(
     let connector = AnsweringConnector { inner, answers: answers.clone() };
     // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
     let key = ClientConfigKey::Timeout;
-    let wrong = |detail: String| object_store::Error::NotSupported { source: detail.into() };
+    let is_of_caller = given.is_some();
     match url.scheme() {
         "s3" | "s3a" => {
-            let builder = match given {
-                Some(given) => {
-                    Ok(given.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config))
-                }
-                None => aws_profile::apply(AmazonS3Builder::from_env(), |name| std::env::var(name).ok()),
-            };
-            let builder = builder.map_err(wrong)?.with_url(url.as_str()).with_retry(retry);
+            let (builder, used) = amazon(given)?;
+            let used = used.known::<AmazonS3ConfigKey>("AWS_", &[]);
+            check(&used, is_of_caller)?;
+            let builder = builder.with_url(url.as_str()).with_retry(retry);
             let value = |key: AmazonS3ConfigKey| builder.get_config_value(&key);
             let allows_http = value(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
-            check_encrypted(value(AmazonS3ConfigKey::Endpoint), allows_http, "AWS_ALLOW_HTTP")
-                .map_err(wrong)?;
+            check_encrypted(value(AmazonS3ConfigKey::Endpoint), allows_http, "AWS_ALLOW_HTTP")?;
             let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
-            Ok(Arc::new(builder.with_http_connector(connector).build()?))
+            redacted(builder.with_http_connector(connector).build(), &used)
         }
         "gs" => {
-            let builder = match given {
-                Some(given) => google(given).map_err(wrong)?,
-                None => GoogleCloudStorageBuilder::from_env(),
-            };
+            let (builder, used) = google(given)?;
+            let used = used.known::<GoogleConfigKey>("GOOGLE_", &OF_GOOGLE);
+            check(&used, is_of_caller)?;
             let builder = builder.with_url(url.as_str()).with_retry(retry);
             let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
-            Ok(Arc::new(builder.with_http_connector(connector).build()?))
+            redacted(builder.with_http_connector(connector).build(), &used)
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
-            let builder = match given {
-                Some(given) => azure(given).map_err(wrong)?,
-                None => MicrosoftAzureBuilder::from_env(),
-            };
+            let (builder, used) = azure(given)?;
+            let used = used.known::<AzureConfigKey>("AZURE_", &OF_AZURE);
+            check(&used, is_of_caller)?;
             let builder = builder.with_url(url.as_str()).with_retry(retry);
             let value = |key: AzureConfigKey| builder.get_config_value(&key);
             let is_emulator = value(AzureConfigKey::UseEmulator).as_deref() == Some("true");
             let allows_http = value(AzureConfigKey::Client(ClientConfigKey::AllowHttp));
             let endpoint = value(AzureConfigKey::Endpoint).filter(|_| !is_emulator);
-            check_encrypted(endpoint, allows_http, "AZURE_ALLOW_HTTP").map_err(wrong)?;
+            check_encrypted(endpoint, allows_http, "AZURE_ALLOW_HTTP")?;
             let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
-            Ok(Arc::new(builder.with_http_connector(connector).build()?))
+            redacted(builder.with_http_connector(connector).build(), &used)
         }
         "http" | "https" => {
             let base = &url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(base).with_retry(retry);
             let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
             let builder = builder.with_config(key, timeout).with_http_connector(connector);
-            Ok(Arc::new(builder.build()?))
+            redacted(builder.build(), &[])
         }
-        scheme => Err(object_store::Error::NotSupported {
-            source: format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")
-                .into(),
-        }),
+        scheme => Err(format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")),
     }
 }
 
-/// Returns the settings of a caller for Google Cloud Storage.
+/// Returns the store that was built with these variables. Neither its errors nor the one of building it contain a secret.
+fn redacted<S: ObjectStore>(
+    built: object_store::Result<S>,
+    variables: &[(&str, &str)],
+) -> Result<Arc<dyn ObjectStore>, String> {
+    let secrets = Secrets::of(variables);
+    let store = built.map_err(|error| secrets.redact(&error.to_string()))?;
+    Ok(if secrets.is_empty() { Arc::new(store) } else { Arc::new(Redacting::new(Arc::new(store), secrets)) })
+}
+
+/// Returns the settings for S3, and the variables that contain them. In this process, these are those of the environment and of the AWS
+/// profile, whose settings count as variables.
+///
+/// # Errors
+/// The selected profile is missing, or its credentials are of a kind that is not supported.
+fn amazon(given: Option<&Credentials>) -> Result<(AmazonS3Builder, Credentials), String> {
+    if let Some(given) = given {
+        let builder = given.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config);
+        return Ok((builder, given.clone()));
+    }
+    let environment = AmazonS3Builder::from_env();
+    let builder = aws_profile::apply(environment.clone(), |name| std::env::var(name).ok())?;
+    let mut used = Credentials::of_environment("AWS_", &[]);
+    for (key, name) in [
+        (AmazonS3ConfigKey::AccessKeyId, "AWS_ACCESS_KEY_ID"),
+        (AmazonS3ConfigKey::SecretAccessKey, "AWS_SECRET_ACCESS_KEY"),
+        (AmazonS3ConfigKey::Token, "AWS_SESSION_TOKEN"),
+        (AmazonS3ConfigKey::Region, "AWS_REGION"),
+        (AmazonS3ConfigKey::Endpoint, "AWS_ENDPOINT_URL"),
+    ] {
+        let value = builder.get_config_value(&key);
+        if value != environment.get_config_value(&key) {
+            used.add(name, value.unwrap_or_default());
+        }
+    }
+    Ok((builder, used))
+}
+
+/// Returns the settings for Google Cloud Storage, and the variables that contain them.
 ///
 /// # Errors
 /// The caller has no credentials, but the user that this process belongs to has some, which would be used for it.
-fn google(given: &Credentials) -> Result<GoogleCloudStorageBuilder, String> {
+fn google(given: Option<&Credentials>) -> Result<(GoogleCloudStorageBuilder, Credentials), String> {
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    let usual = home.map(|home| home.join(".config/gcloud/application_default_credentials.json"));
+    let Some(given) = given else {
+        let mut used = Credentials::of_environment("GOOGLE_", &OF_GOOGLE);
+        if let Some(usual) = usual.as_ref().and_then(|usual| usual.to_str())
+            && used.get("GOOGLE_APPLICATION_CREDENTIALS").is_none()
+        {
+            used.add("GOOGLE_APPLICATION_CREDENTIALS", usual.to_owned());
+        }
+        return Ok((GoogleCloudStorageBuilder::from_env(), used));
+    };
     let set = GoogleCloudStorageBuilder::with_config;
     let builder = given.configure(GoogleCloudStorageBuilder::new(), "GOOGLE_", set);
     let of_caller = [
@@ -112,22 +164,28 @@ fn google(given: &Credentials) -> Result<GoogleCloudStorageBuilder, String> {
         GoogleConfigKey::ApplicationCredentials,
     ];
     let has_credentials = of_caller.iter().any(|key| builder.get_config_value(key).is_some());
-    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
-    let usual = home.map(|home| home.join(".config/gcloud/application_default_credentials.json"));
     match usual.filter(|usual| !has_credentials && usual.exists()) {
         Some(usual) => Err(format!(
             "the caller has no credentials, but the server finds those in {}; set GOOGLE_APPLICATION_CREDENTIALS",
             usual.display()
         )),
-        None => Ok(builder),
+        None => Ok((builder, given.clone())),
     }
 }
 
-/// Returns the settings of a caller for Azure.
+/// Returns the settings for Azure, and the variables that contain them.
 ///
 /// # Errors
 /// The caller uses the command line `az`, which this process would run with another configuration.
-fn azure(given: &Credentials) -> Result<MicrosoftAzureBuilder, String> {
+fn azure(given: Option<&Credentials>) -> Result<(MicrosoftAzureBuilder, Credentials), String> {
+    let mut used = Credentials::of_environment("AZURE_", &OF_AZURE);
+    let Some(given) = given else { return Ok((MicrosoftAzureBuilder::from_env(), used)) };
+    let header = used.get("IDENTITY_HEADER").map(str::to_owned);
+    used = given.clone();
+    if let Some(header) = header {
+        // The client takes it from the environment of this process in any case.
+        used.add("IDENTITY_HEADER", header);
+    }
     let builder = given.configure(MicrosoftAzureBuilder::new(), "AZURE_", MicrosoftAzureBuilder::with_config);
     let uses_cli =
         builder.get_config_value(&AzureConfigKey::UseAzureCli).is_some_and(|value| is_true(&value));
@@ -136,7 +194,7 @@ fn azure(given: &Credentials) -> Result<MicrosoftAzureBuilder, String> {
         Some(name) => Err(format!(
             "AZURE_USE_AZURE_CLI: the server has another value of {name} than the caller; pass a token in AZURE_STORAGE_TOKEN"
         )),
-        None => Ok(builder),
+        None => Ok((builder, used)),
     }
 }
 
@@ -182,7 +240,7 @@ mod tests {
         let open = |url: &str, settings: &[(&str, &str)]| {
             let url = Url::parse(url).unwrap();
             let opened = remote(&url, &Config::default(), &Answers::default(), Some(&given(settings)));
-            opened.map(drop).map_err(|error| error.to_string())
+            opened.map(drop)
         };
         open("s3://bucket/x", &[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")]).unwrap();
         let plain = [("AWS_ENDPOINT", "http://store.example"), ("AWS_PAGER", "")];
@@ -195,5 +253,89 @@ mod tests {
         let error =
             open("gs://bucket/x", &[("GOOGLE_APPLICATION_CREDENTIALS", "/missing.json")]).unwrap_err();
         assert!(error.contains("/missing.json"), "{error}");
+    }
+
+    /// Builds a store with the variables of a caller, and asks it for an object. It returns the error of the first that fails.
+    async fn failure(url: &str, variables: &[(&str, &str)]) -> String {
+        let given =
+            Credentials::new(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let config = Config { max_retries: 0, ..Config::default() };
+        let url = Url::parse(url).unwrap();
+        let store = match remote(&url, &config, &Answers::default(), Some(&given)) {
+            Ok(store) => store,
+            Err(error) => return error,
+        };
+        let missing = object_store::path::Path::from("x");
+        object_store::ObjectStoreExt::get(&store, &missing).await.expect_err("there is no store").to_string()
+    }
+
+    #[tokio::test]
+    async fn errors_name_the_variable_but_contain_no_secret() {
+        const SECRET: &str = "TOPSECRETvalue";
+        // It refuses connections, because it does not listen.
+        let refusing = tokio::net::TcpSocket::new_v4().unwrap();
+        refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = refusing.local_addr().unwrap();
+        let with_user = format!("http://user:{SECRET}@{address}");
+        let (base, line) = (format!("http://{address}"), format!("{SECRET}\n"));
+        let (uri, text) = (format!("{base}/{SECRET}"), format!("\"{SECRET}\""));
+        let account = format!(r#"{{"private_key": "x", "gcs_base_url": "{with_user}"}}"#);
+        let deep = format!(
+            r#"{{"client_email": {{"a": "{SECRET}"}}, "private_key": "{SECRET}", "private_key_id": "a"}}"#
+        );
+        let keys = [("AWS_ACCESS_KEY_ID", "AK"), ("AWS_REGION", "x"), ("AWS_ALLOW_HTTP", "true")];
+        let token = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(token.path(), SECRET).unwrap();
+        let token = token.path().to_str().unwrap();
+        let aws = |more: &[(&'static str, &str)]| {
+            let keys = keys.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            keys.chain(more.iter().map(|(name, value)| (*name, (*value).to_owned()))).collect::<Vec<_>>()
+        };
+        let of = |more: &[(&'static str, &str)]| {
+            more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect::<Vec<_>>()
+        };
+        for (url, variables, named) in [
+            (
+                "s3://b/x",
+                aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_ENDPOINT", &with_user)]),
+                "AWS_ENDPOINT",
+            ),
+            (
+                "s3://b/x",
+                aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_PROXY_URL", &with_user)]),
+                "AWS_PROXY_URL",
+            ),
+            ("s3://b/x", aws(&[("AWS_SERVER_SIDE_ENCRYPTION", SECRET)]), "AWS_SERVER_SIDE_ENCRYPTION"),
+            ("s3://b/x", aws(&[("AWS_SECRET_ACCESS_KEY", &line)]), "AWS_SECRET_ACCESS_KEY"),
+            (
+                "s3://b/x",
+                aws(&[("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", &line)]),
+                "AWS_SESSION_TOKEN",
+            ),
+            ("s3://b/x", aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_ENDPOINT", &base)]), "127.0.0.1"),
+            (
+                "s3://b/x",
+                of(&[
+                    ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &uri),
+                    ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token),
+                    ("AWS_REGION", "x"),
+                ]),
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            ),
+            ("gs://b/x", of(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &text)]), "GOOGLE_SERVICE_ACCOUNT_KEY"),
+            ("gs://b/x", of(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &account)]), "GOOGLE_SERVICE_ACCOUNT_KEY"),
+            ("gs://b/x", of(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &deep)]), "service account"),
+            ("gs://b/x", of(&[("GOOGLE_APPLICATION_CREDENTIALS", token)]), "GCS"),
+            (
+                "az://c/x",
+                of(&[("AZURE_STORAGE_ACCOUNT_NAME", "a"), ("AZURE_STORAGE_TOKEN", &line)]),
+                "AZURE_STORAGE_TOKEN",
+            ),
+        ] {
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let error = failure(url, &variables).await;
+            assert!(error.contains(named) && !error.contains(SECRET), "{named}: {error}");
+        }
     }
 }

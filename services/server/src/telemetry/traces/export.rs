@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{RetryPolicy, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::{
@@ -27,6 +27,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// # Errors
 /// If the endpoint is not a valid URL.
 pub(super) fn exporter(endpoint: &str, limit: Duration) -> anyhow::Result<impl SpanExporter + 'static> {
+    let authority = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest).split('/').next();
+    // Errors contain the URL.
+    ensure!(
+        !authority.is_some_and(|authority| authority.contains('@')),
+        "traces.endpoint: a user or password in the URL is not supported"
+    );
     let described = || format!("traces.endpoint {endpoint}");
     let mut channel = Endpoint::from_shared(endpoint.to_owned()).with_context(described)?;
     if endpoint.starts_with("https://") {
