@@ -16,16 +16,22 @@ const FILE_MODE: u32 = 0o600;
 /// # Errors
 /// If the folder or a parent cannot be created.
 pub fn create_folder(path: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.mode(FOLDER_MODE);
-    let created = match (builder.create(path), path.parent()) {
+    match (create_subfolder(path), path.parent()) {
         (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(parent)?;
-            builder.create(path)
+            create_subfolder(path)
         }
         (created, _) => created,
-    };
-    match created {
+    }
+}
+
+/// As [`create_folder`], but its parent must exist.
+///
+/// # Errors
+/// If the folder cannot be created, or its parent is missing.
+pub fn create_subfolder(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    match builder.mode(FOLDER_MODE).create(path) {
         // NFS refuses to create an existing folder with the error of its parent.
         Err(_) if path.is_dir() => Ok(()),
         created => created,

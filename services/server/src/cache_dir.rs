@@ -2,14 +2,22 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    path::Path,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
 use forebay_cache::private;
+use parking_lot::Mutex;
 
-use crate::Settings;
+use crate::{
+    Settings,
+    cli::describe,
+    events::{Event, Events, Kind, Severity},
+};
 
 /// Name of the file that a running server locks.
 const LOCK: &str = "lock";
@@ -17,12 +25,90 @@ const LOCK: &str = "lock";
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Interval at which the lock is tried again.
 const LOCK_POLL: Duration = Duration::from_millis(100);
+/// Interval at which the directory is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Names that any version of the server creates in the cache directory, and `lost+found`.
 const OWN_NAMES: [&str; 8] = [LOCK, "columns", "footers", "indexes", "state", "demo", "members.json", VOLUME];
 /// Folder that the file system creates at the root of a volume.
 const VOLUME: &str = "lost+found";
 
-/// Creates the cache directory if it is missing, and locks it for this process until the returned file is dropped.
+/// The cache directory, which is locked for this process.
+pub(crate) struct CacheDir {
+    path: PathBuf,
+    /// Names of the folders in it that the server creates.
+    folders: Vec<&'static str>,
+    /// The locked file; `None` if another server has taken the directory, or it cannot be created again.
+    lock: Mutex<Option<File>>,
+}
+
+impl CacheDir {
+    /// Checks every second that the directory is still there. If another program has removed it, creates and locks it again, before
+    /// another server takes it, and emits an event.
+    pub(crate) async fn watch(self: Arc<Self>, events: Events) {
+        let mut is_failing = false;
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let this = Arc::clone(&self);
+            let Ok(kept) = tokio::task::spawn_blocking(move || this.keep()).await else { continue };
+            let path = self.path.display();
+            match kept {
+                Ok(is_new) => {
+                    is_failing = false;
+                    if is_new {
+                        let message =
+                            format!("{path} was removed while the server uses it; it was created again");
+                        events.note(Event::new(Kind::CacheError, &message));
+                    }
+                }
+                Err(error) if !is_failing => {
+                    is_failing = true;
+                    let message =
+                        format!("{path} was removed while the server uses it: {}", describe(&error));
+                    events.note(Event::new(Kind::CacheError, &message).severity(Severity::Error));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Creates and locks the directory again if it was removed. Returns true in this case. Blocks.
+    fn keep(&self) -> anyhow::Result<bool> {
+        let mut held = self.lock.lock();
+        if let Some(file) = &*held
+            && is_at(file, &self.path.join(LOCK))?
+        {
+            return Ok(false);
+        }
+        *held = None;
+        private::create_folder(&self.path)
+            .with_context(|| format!("can't create {}", self.path.display()))?;
+        *held = Some(lock(&self.path, Duration::ZERO)?);
+        self.create_folders();
+        Ok(true)
+    }
+
+    /// Creates the folders in the directory, and closes them to other users.
+    fn create_folders(&self) {
+        for name in &self.folders {
+            let folder = self.path.join(name);
+            private::create_folder(&folder).and_then(|()| private::restrict_folder(&folder)).ok();
+        }
+    }
+}
+
+/// True if the file with this path is `file`.
+fn is_at(file: &File, path: &Path) -> anyhow::Result<bool> {
+    let found = match fs::metadata(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(false);
+        }
+        found => found.with_context(|| format!("can't read {}", path.display()))?,
+    };
+    let held = file.metadata()?;
+    Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
+}
+
+/// Creates the cache directory if it is missing, and locks it for this process until the returned value is dropped.
 ///
 /// Other users lose access to a directory that an earlier server used, unless it also contains files of other programs. In
 /// all other existing directories they lose access to the server's folders only. Permissions of another owner's directory do
@@ -30,7 +116,7 @@ const VOLUME: &str = "lost+found";
 ///
 /// # Errors
 /// If the directory can't be created, or another server uses it.
-pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
+pub(crate) fn take(settings: &Settings) -> anyhow::Result<CacheDir> {
     let cache_dir = &settings.cache_dir;
     private::create_folder(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
     // An empty directory may be meant for other programs as well, such as the root of a volume.
@@ -42,11 +128,10 @@ pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
     }
     // The disk cache creates `columns`.
     let state = settings.state.is_none().then_some("state");
-    for name in ["footers", "indexes"].into_iter().chain(state) {
-        let folder = cache_dir.join(name);
-        private::create_folder(&folder).and_then(|()| private::restrict_folder(&folder)).ok();
-    }
-    Ok(file)
+    let folders = ["footers", "indexes"].into_iter().chain(state).collect();
+    let taken = CacheDir { path: cache_dir.clone(), folders, lock: Mutex::new(Some(file)) };
+    taken.create_folders();
+    Ok(taken)
 }
 
 fn holds_own_names_only(cache_dir: &Path) -> bool {
@@ -159,6 +244,35 @@ mod tests {
         assert!(error.contains("is used by another server"), "{error}");
         drop(lock);
         take(&settings).unwrap();
+    }
+
+    #[test]
+    fn a_removed_cache_directory_is_created_and_locked_again() {
+        let (_directory, settings) = fixture();
+        let taken = take(&settings).unwrap();
+        assert!(!taken.keep().unwrap());
+        fs::remove_dir_all(settings.cache_dir.parent().unwrap()).unwrap();
+        assert!(taken.keep().unwrap());
+        assert!(!taken.keep().unwrap());
+        for name in ["", "footers", "indexes", "state"] {
+            assert_eq!(mode(&settings.cache_dir.join(name)), 0o700, "{name}");
+        }
+        let error = super::lock(&settings.cache_dir, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("is used by another server"), "{error}");
+    }
+
+    #[test]
+    fn a_removed_cache_directory_that_another_server_has_taken_is_not_shared() {
+        let (_directory, settings) = fixture();
+        let first = take(&settings).unwrap();
+        fs::remove_dir_all(&settings.cache_dir).unwrap();
+        let second = take(&settings).unwrap();
+        for _ in 0..2 {
+            let error = first.keep().unwrap_err().to_string();
+            assert!(error.contains("is used by another server"), "{error}");
+        }
+        drop(second);
+        assert!(first.keep().unwrap());
     }
 
     #[test]

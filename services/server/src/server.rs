@@ -1,7 +1,6 @@
 //! The server: builds its parts, serves, and drains.
 
 use std::{
-    fs::File,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -12,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    Address, Settings, cache_dir,
+    Address, Settings,
+    cache_dir::{self, CacheDir},
     connections::{Places, Protocol},
     events::{Event, Kind},
     flight, http,
@@ -40,7 +40,7 @@ pub struct Server {
     serving: Option<AbortOnDropHandle<()>>,
     _tasks: JoinSet<()>,
     _http_runtime: HttpRuntime,
-    _cache_dir: File,
+    _cache_dir: Arc<CacheDir>,
 }
 
 /// Maximum size of a health check over the HTTP port, in bytes: the name of a service.
@@ -65,7 +65,7 @@ impl Server {
 
     async fn start_inner(settings: Settings) -> anyhow::Result<Self> {
         settings.check()?;
-        let cache_dir = cache_dir::take(&settings)?;
+        let cache_dir = Arc::new(cache_dir::take(&settings)?);
         let recorder = telemetry::recorder::install()?;
         let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
@@ -74,6 +74,7 @@ impl Server {
             Listeners::bind(&settings, services.datasets.holder_key(), http_runtime.handle()).await?;
         let (grpc, http) = (listeners.grpc.address().clone(), listeners.http.address().clone());
         services.start(&settings, &mut tasks);
+        tasks.spawn(Arc::clone(&cache_dir).watch(services.events.clone()));
         listeners.watch_credentials(&settings, &services.events, &mut tasks);
         tasks.spawn(keep_up(recorder.clone()));
         tasks.spawn(telemetry::event_loop_delay::measure());

@@ -127,7 +127,9 @@ impl Files for Faulty {
 /// Conformance test for implementations of [`Files`].
 fn assert_conforms(files: &dyn Files) {
     let directory = tempfile::tempdir().unwrap();
-    let folder = directory.path().join("a/b");
+    let missing = files.create_folder(&directory.path().join("a/b"));
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+    let folder = directory.path().join("a");
     files.create_folder(&folder).unwrap();
     files.create_folder(&folder).unwrap();
     let (one, two) = (folder.join("one"), folder.join("two"));

@@ -16,10 +16,10 @@ const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// Blocking file operations.
 pub trait Files: Send + Sync + 'static {
-    /// Creates a folder and its parents if they are missing. Other users cannot access a new folder.
+    /// Creates a folder if it is missing. Other users cannot access a new folder.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// The error of the file system; `NotFound` if the parent is missing.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
     /// Writes a file that consists of `parts`, replacing an existing one. Other users cannot access a new file.
@@ -86,7 +86,7 @@ pub struct FileSystem;
 
 impl Files for FileSystem {
     fn create_folder(&self, path: &Path) -> io::Result<()> {
-        private::create_folder(path)
+        private::create_subfolder(path)
     }
 
     fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {

@@ -26,10 +26,12 @@ pub(crate) enum IoErrorKind {
     NoSpace,
     Remove,
     List,
+    /// The cache folder was removed, or is used by another process.
+    Folder,
 }
 
 /// Values of the metric label `kind`.
-const LABELS: [&str; 11] = [
+const LABELS: [&str; 12] = [
     "checksum",
     "length",
     "header",
@@ -41,6 +43,7 @@ const LABELS: [&str; 11] = [
     "no_space",
     "remove",
     "list",
+    "folder",
 ];
 
 /// Counters of errors by kind.

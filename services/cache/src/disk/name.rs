@@ -47,6 +47,12 @@ pub(crate) fn folder(first_byte: u8) -> String {
     format!("{first_byte:02x}")
 }
 
+/// Parses the name of a subfolder: the first byte of its entries; `None` if it is foreign.
+pub(crate) fn parse_folder(name: &str) -> Option<u8> {
+    let first_byte = u8::from_str_radix(name, 16).ok()?;
+    (name == folder(first_byte)).then_some(first_byte)
+}
+
 /// Parses the name of a file in the subfolder `first_byte`.
 pub(crate) fn parse(first_byte: u8, name: &str) -> Named {
     let temporary = name.strip_suffix(TEMPORARY_SUFFIX);

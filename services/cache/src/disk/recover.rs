@@ -181,11 +181,10 @@ impl From<IoErrorKind> for Unusable {
 
 /// First byte of the entries in a subfolder of the cache; `None` if `listed` is foreign.
 fn subfolder(listed: &Listed) -> Option<u8> {
-    let name = listed.name.to_str()?;
-    let first_byte = u8::from_str_radix(name, 16).ok()?;
+    let first_byte = name::parse_folder(listed.name.to_str()?)?;
     // Without metadata, the listing of the subfolder shows whether it is one.
     let is_file = listed.metadata.as_ref().is_ok_and(|metadata| !metadata.is_folder);
-    (!is_file && name == name::folder(first_byte)).then_some(first_byte)
+    (!is_file).then_some(first_byte)
 }
 
 impl Scan<'_> {

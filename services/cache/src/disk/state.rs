@@ -15,7 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backoff::Backoff,
     config::DiskConfig,
+    error::Error,
     files::Files,
+    folder,
     index::{Index, Stored},
     io_errors::{IoErrorKind, IoErrors},
     name::FileKey,
@@ -47,8 +49,11 @@ pub(crate) struct State {
     pub(crate) space: Arc<Semaphore>,
     pub(crate) writers: Arc<Semaphore>,
     pub(crate) readers: Arc<Semaphore>,
-    /// Marker file, which is locked for the lifetime of the tier.
-    pub(crate) _marker: File,
+    /// Marker file, which is locked as long as this process owns the folder; `None` if another process owns it, or the folder cannot be
+    /// created again.
+    pub(crate) marker: Mutex<Option<Arc<File>>>,
+    /// Held while the folder is taken again.
+    pub(crate) taking: Mutex<()>,
 }
 
 impl State {
@@ -93,8 +98,57 @@ impl State {
         index.remove(key)
     }
 
+    /// Makes sure that this process owns the folder before it writes into it. If another program has removed the folder or its marker,
+    /// the files in it are forgotten, and the folder is created, marked and locked again. Returns true in this case. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, or another process has taken it in the meantime.
+    pub(crate) fn own_folder(&self) -> Result<bool, io::Error> {
+        let is_owned = || {
+            let marker = self.marker.lock().clone();
+            marker.map_or(Ok(false), |marker| folder::has_marker(&self.folder, &marker))
+        };
+        if is_owned()? {
+            return Ok(false);
+        }
+        let _taking = self.taking.lock();
+        // Another write may have taken it in the meantime.
+        if is_owned()? {
+            return Ok(true);
+        }
+        let was_owned = self.marker.lock().take().is_some();
+        if was_owned {
+            let removed = "the folder was removed while the server uses it; it is created again";
+            self.io_errors.report(IoErrorKind::Folder, &self.folder, &removed);
+        }
+        // What another process writes there is no file of this one.
+        let entries = self.index.lock().entries();
+        for entry in entries {
+            let mut index = self.index.lock();
+            for key in index.files(entry) {
+                self.remove_from(&mut index, key);
+            }
+        }
+        self.set_gauge();
+        let marker = folder::take(&self.folder).map_err(|error| match error {
+            Error::Folder { source, .. } => source,
+            other => io::Error::other(other),
+        })?;
+        *self.marker.lock() = Some(Arc::new(marker));
+        Ok(true)
+    }
+
+    /// True unless the folder was removed, or another process owns it.
+    fn owns_folder(&self) -> bool {
+        let marker = self.marker.lock().clone();
+        marker.is_some_and(|marker| folder::has_marker(&self.folder, &marker).unwrap_or(true))
+    }
+
     /// Deletes a file that is no longer in the index.
     pub(crate) fn delete(&self, stored: &Stored) {
+        if !self.owns_folder() {
+            return;
+        }
         let path = self.folder.join(stored.key.path());
         match self.files.remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

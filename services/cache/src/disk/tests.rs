@@ -7,6 +7,7 @@ mod permissions;
 mod recovery;
 mod recovery_faults;
 mod sections;
+mod vanished;
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 

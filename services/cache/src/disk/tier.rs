@@ -126,7 +126,8 @@ impl Disk {
             writers: permits(config.concurrent_writes),
             readers: permits(config.concurrent_reads),
             config,
-            _marker: marker,
+            marker: Mutex::new(Some(Arc::new(marker))),
+            taking: Mutex::default(),
         };
         let shared = Arc::new(shared);
         Ok((Self { shared: Arc::clone(&shared) }, Recovery { shared }))

@@ -42,6 +42,11 @@ impl Drop for Charge<'_> {
 impl State {
     /// Evicts files if necessary and writes a file of these sections.
     pub(super) fn write(&self, entry: u128, sections: &[Parts], load_time: Duration) -> Outcome {
+        if let Err(error) = self.own_folder() {
+            self.io_errors.report(IoErrorKind::Folder, &self.folder, &error);
+            self.backoff.lock().failed(Instant::now());
+            return Outcome::Failing;
+        }
         let usage = Usage::of_file(format::file_bytes(sections), sections.len());
         let mut charge = match self.make_room(entry, usage) {
             Ok(charge) => charge,
@@ -49,7 +54,13 @@ impl State {
         };
         let key = FileKey { entry, id: self.index.lock().next_id() };
         let table = Table::new(entry, sections, load_time);
-        if let Err(error) = self.write_file(key, &table, sections) {
+        let mut written = self.write_file(key, &table, sections);
+        let is_missing = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        // The folder may have been removed in the meantime.
+        if is_missing && self.own_folder().is_ok_and(|is_new| is_new) {
+            written = self.write_file(key, &table, sections);
+        }
+        if let Err(error) = written {
             let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
             let kind = if full { IoErrorKind::NoSpace } else { IoErrorKind::Write };
             self.io_errors.report(kind, &self.folder.join(key.path()), &error);

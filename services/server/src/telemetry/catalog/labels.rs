@@ -68,7 +68,8 @@ labels! {
         | "foreign" ("a file or folder does not belong to the cache")
         | "temporary" ("a write was interrupted when the server ended")
         | "read" ("a read failed") | "write" ("a write failed") | "no_space" ("the disk is full")
-        | "remove" ("a file could not be deleted") | "list" ("a folder could not be listed, or the size of one of its files could not be determined");
+        | "remove" ("a file could not be deleted") | "list" ("a folder could not be listed, or the size of one of its files could not be determined")
+        | "folder" ("the folder was removed while the server uses it, or another server uses it");
     DISK = "tier": "disk" ("decoded columns in `--cache-dir`");
     OPERATION = "operation": "get" ("read") | "head" ("read of metadata") | "list" ("listing of a dataset")
         | "put" ("write");
