@@ -109,17 +109,17 @@ impl ValueSet {
     pub fn read(encoded: Buffer) -> Result<Self, String> {
         let (header, values) = encoded
             .split_first_chunk::<HEADER_BYTES>()
-            .ok_or_else(|| format!("has {} bytes, expected a header of {HEADER_BYTES}", encoded.len()))?;
+            .ok_or_else(|| format!("it has {} bytes, expected a header of {HEADER_BYTES}", encoded.len()))?;
         let [a, b, c, d, kind, scale, width, zero, ref len @ ..] = *header;
         if [a, b, c, d] != MAGIC || zero != 0 {
-            return Err("does not begin with the header 'FBV1'".into());
+            return Err("it does not begin with the header 'FBV1'".into());
         }
         let len = u64::from_le_bytes(*len);
         let (scale, width) = (scale.cast_signed(), usize::from(width));
-        let too_long = || format!("has {len} values in {} bytes", values.len());
+        let too_long = || format!("it has {len} values in {} bytes", values.len());
         let len = usize::try_from(len).ok().filter(|len| *len <= values.len()).ok_or_else(too_long)?;
         if len == 0 && kind != 0 {
-            return Err(format!("is empty and of kind {kind}, expected 0"));
+            return Err(format!("it is empty and of kind {kind}, expected 0"));
         }
         let content = match kind {
             0 => Content::Empty,
@@ -129,7 +129,7 @@ impl ValueSet {
             5 => Content::Integers { what: What::Dates, scale, width },
             6 => Content::Integers { what: What::LocalTimes, scale, width },
             7 => Content::Integers { what: What::Instants, scale, width },
-            other => return Err(format!("is of kind {other}, expected 0 to 7")),
+            other => return Err(format!("it is of kind {other}, expected 0 to 7")),
         };
         let expected = match &content {
             Content::Integers { what: What::Numbers, .. } if (0..=76).contains(&scale) => (scale, width),
@@ -138,7 +138,7 @@ impl ValueSet {
             Content::Empty | Content::Bytes { .. } => (0, 0),
         };
         if (scale, width) != expected {
-            return Err(format!("has scale {scale} and width {width}, which kind {kind} does not have"));
+            return Err(format!("it has scale {scale} and width {width}, which kind {kind} does not have"));
         }
         let sha256 = hex(digest(&SHA256, &encoded).as_ref());
         let set = Self { sha256, content, len, encoded, memory: None, typed: Mutex::default() };
@@ -261,17 +261,22 @@ impl ValueSet {
 
     /// Checks the length, the order, and the width and scale, which are the smallest possible ones.
     fn check(&self) -> Result<(), String> {
-        let unsorted = |index: usize| Err(format!("value {index} is not greater than the one before"));
+        let unsorted = |index: usize| {
+            Err(format!(
+                "value number {} is not greater than the one before; expected ascending values, each once",
+                index + 1
+            ))
+        };
         let has_length = |bytes: usize| {
             let (found, expected) = (self.values().len(), self.len.checked_mul(bytes));
-            let error = || format!("{} values of {bytes} bytes take {found} bytes", self.len);
+            let error = || format!("its {} values of {bytes} bytes take {found} bytes", self.len);
             (Some(found) == expected).then_some(()).ok_or_else(error)
         };
         match &self.content {
             Content::Empty => has_length(0),
             Content::Integers { scale, width, .. } => {
                 if !matches!(width, 8 | 16 | 32) {
-                    return Err(format!("has integers of {width} bytes, expected 8, 16 or 32"));
+                    return Err(format!("it has integers of {width} bytes, expected 8, 16 or 32"));
                 }
                 has_length(*width)?;
                 let (mut before, mut is_scaled, mut least_width) = (None, *scale == 0, 8);
@@ -287,7 +292,7 @@ impl ValueSet {
                 match is_scaled && least_width == *width {
                     true => Ok(()),
                     false => Err(format!(
-                        "has integers of {width} bytes and scale {scale}, which is not their shortest form"
+                        "it has integers of {width} bytes and scale {scale}, which is not their shortest form"
                     )),
                 }
             }
@@ -296,7 +301,7 @@ impl ValueSet {
                 for index in 0..self.len {
                     let value = self.float(index);
                     if value.is_nan() || value == 0.0 && value.is_sign_negative() {
-                        return Err(format!("value {index} is NaN or -0"));
+                        return Err(format!("value number {} is NaN or -0", index + 1));
                     }
                     if index > 0 && self.float(index - 1) >= value {
                         return unsorted(index);
@@ -308,7 +313,7 @@ impl ValueSet {
                 for (index, start) in starts.iter().enumerate() {
                     let value = self.bytes_at(*start);
                     if *is_text && std::str::from_utf8(value).is_err() {
-                        return Err(format!("value {index} is not UTF-8"));
+                        return Err(format!("value number {} is not UTF-8", index + 1));
                     }
                     if index > 0 && self.bytes_at(starts[index - 1]) >= value {
                         return unsorted(index);
@@ -338,7 +343,7 @@ fn starts(values: &[u8], len: usize) -> Result<Vec<u32>, String> {
     let mut starts = Vec::with_capacity(len.min(values.len() / PREFIX_BYTES));
     let mut at = 0_usize;
     for index in 0..len {
-        let cut = || format!("value {index} is cut off");
+        let cut = || format!("value number {} is cut off", index + 1);
         let prefix = values[at..].first_chunk::<PREFIX_BYTES>().ok_or_else(cut)?;
         let start = at + PREFIX_BYTES;
         starts.push(u32::try_from(start).map_err(|_| cut())?);
@@ -349,7 +354,7 @@ fn starts(values: &[u8], len: usize) -> Result<Vec<u32>, String> {
     }
     match values.len() - at {
         0 => Ok(starts),
-        rest => Err(format!("has {rest} bytes after its last value")),
+        rest => Err(format!("it has {rest} bytes after its last value")),
     }
 }
 

@@ -84,7 +84,8 @@ pub(super) async fn store(
     // On the CPU threads, so that it delays no lookup.
     let (pool, flow) = (services.loader.blocks().pool(), Flow::of(access.tenant()));
     let checked = pool.run_for(flow, Priority::Background, move || Ok(read())).await.map_err(Error::from)?;
-    let (found, count) = checked.map_err(|detail| Error::invalid(format!("the set of values {detail}")))?;
+    let invalid = |detail| Error::invalid(format!("the set of values is invalid: {detail}"));
+    let (found, count) = checked.map_err(invalid)?;
     if found != sha256 {
         return Err(Error::invalid(format!(
             "the set of values has the SHA-256 {found}, expected '{sha256}'"

@@ -166,8 +166,8 @@ fn only_the_canonical_form_is_read() {
     for (wrong, reason) in [
         (Buffer::from(b"FBV1".to_vec()), "has 4 bytes"),
         (Buffer::from(vec![b'x'; 40]), "does not begin with the header"),
-        (numbers(0, &[2, 1]), "value 1 is not greater"),
-        (numbers(0, &[1, 1]), "value 1 is not greater"),
+        (numbers(0, &[2, 1]), "value number 2 is not greater than the one before"),
+        (numbers(0, &[1, 1]), "value number 2 is not greater than the one before"),
         (numbers(1, &[10, 20]), "not their shortest form"),
         (numbers(77, &[1]), "has scale 77"),
         (encoded(1, 0, 16, &[1_i128.to_le_bytes().to_vec()]), "not their shortest form"),
@@ -176,11 +176,11 @@ fn only_the_canonical_form_is_read() {
         (encoded(9, 0, 8, &[vec![0; 8]]), "is of kind 9"),
         (encoded(1, 0, 8, &[]), "is empty and of kind 1"),
         (encoded(0, 0, 0, &[vec![1]]), "1 values of 0 bytes"),
-        (floats(&[-0.0]), "value 0 is NaN or -0"),
-        (floats(&[f64::NAN]), "value 0 is NaN or -0"),
-        (text(3, &["b", "a"]), "value 1 is not greater"),
-        (encoded(3, 0, 0, &[vec![1, 0, 0, 0, 0xff]]), "value 0 is not UTF-8"),
-        (encoded(3, 0, 0, &[vec![9, 0, 0, 0, b'a']]), "value 0 is cut off"),
+        (floats(&[-0.0]), "value number 1 is NaN or -0"),
+        (floats(&[f64::NAN]), "value number 1 is NaN or -0"),
+        (text(3, &["b", "a"]), "value number 2 is not greater than the one before"),
+        (encoded(3, 0, 0, &[vec![1, 0, 0, 0, 0xff]]), "value number 1 is not UTF-8"),
+        (encoded(3, 0, 0, &[vec![9, 0, 0, 0, b'a']]), "value number 1 is cut off"),
         (encoded(3, 0, 0, &[vec![0, 0, 0, 0, b'a']]), "1 bytes after its last value"),
     ] {
         let error = ValueSet::read(wrong).unwrap_err();
