@@ -17,7 +17,7 @@ pub enum Error {
     /// The server is unreachable. Retry, or use another server.
     #[error("can't connect to {url}")]
     Connect {
-        /// URL of the server.
+        /// URL of the server; of all servers, with commas in between, if none of them exists.
         url: String,
         /// True if no server exists at the address: it refuses connections, its socket is missing, or its host is unknown.
         is_absent: bool,

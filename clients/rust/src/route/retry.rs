@@ -125,7 +125,7 @@ impl Attempts {
             };
             let error = match done {
                 Some(Err(error)) if self.can_retry(&error, targets()) => error,
-                Some(done) => return done,
+                Some(done) => return done.map_err(|error| self.of_all(error)),
                 None => return Err(self.deadline_exceeded()),
             };
             self.pause(error, targets()).await?;
@@ -196,6 +196,18 @@ impl Attempts {
         error.depends_on_server() && self.backoff.rejected < targets
     }
 
+    /// Returns the error with the URLs of all servers, if none of them exists.
+    pub(crate) fn of_all(&self, error: Error) -> Error {
+        let Some(notices) = &self.notices else { return error };
+        let urls = notices.servers().urls();
+        match error {
+            Error::Connect { is_absent: true, source, .. } if urls.len() > 1 && self.absent >= urls.len() => {
+                Error::Connect { url: urls.join(", "), is_absent: true, source }
+            }
+            error => error,
+        }
+    }
+
     /// Records a failed attempt and returns the delay before the next one.
     ///
     /// The delay is zero until each of `targets` has been tried. It then doubles for each round over them, with jitter, so that
@@ -219,6 +231,7 @@ impl Attempts {
     /// Returns the final error after the deadline. Includes the error of the last attempt, if one failed.
     pub(crate) fn deadline_exceeded(&mut self) -> Error {
         let last = self.last.take().unwrap_or_else(|| Error::protocol("the server did not respond"));
+        let last = self.of_all(last);
         Error::RetryDeadlineExceeded {
             waited: self.began.elapsed(),
             attempts: self.failed.max(1),
@@ -310,6 +323,36 @@ mod tests {
         assert!(words.contains("can't connect to grpc://a: ") && words.contains("reset by peer"), "{words}");
         let done = Attempts::new(Duration::MAX).run(Duration::MAX, || 1, |_| async { Ok(7) });
         assert_eq!(done.await.unwrap(), 7, "no timeout is too long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_names_all_servers_if_none_of_them_exists() {
+        let urls = ["grpc://a:1", "grpc://b:2"];
+        let servers = Servers::new(&urls.map(str::to_owned), Config::default()).unwrap();
+        let refuse = async |servers: &Servers| {
+            let asked = Cell::new(0);
+            let refuse = |_| {
+                asked.set(asked.get() + 1);
+                let url = urls[(asked.get() + 1) % 2];
+                async move {
+                    Err::<(), _>(Error::connect(
+                        url,
+                        std::io::Error::from(std::io::ErrorKind::ConnectionRefused),
+                    ))
+                }
+            };
+            let attempts = Attempts::of(servers, "x", Duration::from_secs(5));
+            attempts.run(Duration::MAX, || 2, refuse).await.unwrap_err().to_string()
+        };
+        assert_eq!(refuse(&servers).await, "can't connect to grpc://a:1, grpc://b:2");
+        // Both were there before.
+        servers.connected();
+        let error = refuse(&servers).await;
+        assert!(error.contains("can't connect to grpc://a:1, grpc://b:2"), "{error}");
+        // One of them is there, but it does not answer.
+        let lose = |_| async { Err::<(), _>(Error::lost("grpc://b:2", "reset")) };
+        let error = Attempts::of(&servers, "x", Duration::from_secs(5)).run(Duration::MAX, || 2, lose).await;
+        assert!(error.unwrap_err().to_string().ends_with("lost the connection to grpc://b:2: reset"));
     }
 
     #[tokio::test(start_paused = true)]

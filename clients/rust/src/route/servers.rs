@@ -176,6 +176,11 @@ impl Servers {
         &self.shared.config
     }
 
+    /// Returns the URLs of the servers, the preferred one first.
+    pub(super) fn urls(&self) -> &[String] {
+        &self.shared.urls
+    }
+
     /// Returns the number of addresses of all servers. The host of a server that was never used counts as one address.
     pub(crate) fn targets(&self) -> usize {
         self.shared.state.lock().counts.iter().sum()

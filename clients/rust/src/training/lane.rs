@@ -213,7 +213,7 @@ impl Source for Lane {
                     continue;
                 }
                 Err(error) if self.can_retry(&error, was_running, &mut renewed) => error,
-                done => return done,
+                done => return done.map_err(|error| self.attempts.of_all(error)),
             };
             self.stream = None;
             tracing::warn!(%error, batch = self.next, "stream failed; reconnecting");
