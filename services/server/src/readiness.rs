@@ -20,16 +20,35 @@ const GENERAL: [&str; 4] =
 /// True if the server accepts new work: it has recovered the disk cache, has tried to open every dataset and to load every dataset
 /// with lookups, was reached at its name if it is a member of a cluster, and is not about to stop. What failed is retried and makes only its own calls fail.
 pub(crate) fn is_ready(services: &Services) -> bool {
+    unready(services).is_empty()
+}
+
+/// Returns what the server waits for before it is [ready](is_ready), without names of datasets; nothing if it is ready.
+pub(crate) fn unready(services: &Services) -> Vec<String> {
     let Services { datasets, loader, online, members, drain, .. } = services;
-    let is_tried = |name: &String| {
-        online.get(name).is_none_or(|online| online.is_ready() || online.progress().error.is_some())
-            || matches!(datasets.phase(name), Some(Phase::Failed(_)))
+    let is_untried = |name: &&String| {
+        online.get(name).is_some_and(|online| !online.is_ready() && online.progress().error.is_none())
+            && !matches!(datasets.phase(name), Some(Phase::Failed(_)))
     };
-    !drain.is_leaving()
-        && loader.is_recovered()
-        && members.is_reachable()
-        && datasets.all_tried()
-        && online.names().iter().all(is_tried)
+    let (opening, names) = (datasets.untried(), online.names());
+    let loading = names.iter().filter(is_untried).count();
+    let mut waits = Vec::new();
+    if drain.is_leaving() {
+        waits.push("the server is shutting down".to_owned());
+    }
+    if !loader.is_recovered() {
+        waits.push("the files of an earlier server in the disk cache are being found".to_owned());
+    }
+    if !members.is_reachable() {
+        waits.push("no call of this server to its own name (advertise) has reached it".to_owned());
+    }
+    if opening > 0 {
+        waits.push(format!("datasets that are being opened for the first time: {opening}"));
+    }
+    if loading > 0 {
+        waits.push(format!("datasets that are being loaded for lookups for the first time: {loading}"));
+    }
+    waits
 }
 
 /// True if a dataset is open and, if it serves lookups, loaded.

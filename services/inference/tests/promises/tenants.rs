@@ -1,5 +1,7 @@
 //! Tenants share the threads for lookups by weight.
 
+#![allow(clippy::disallowed_methods)] // The time is simulated.
+
 use std::{
     num::NonZeroU32,
     path::Path,

@@ -1355,6 +1355,8 @@ export interface components {
             ready: boolean;
             /** @description True while the files that an earlier server left in the disk cache are being found. Until then the disk cache is not used. */
             recovering_cache: boolean;
+            /** @description Conditions that the server waits for before it accepts new work, also if the caller may not read the datasets; empty if it is ready. */
+            waiting_for: string[];
         };
         /** @description Use of one resource by all callers. */
         ResourceUsage: {

@@ -31,6 +31,8 @@ pub(super) struct Readiness {
     recovering_cache: bool,
     /// False while no call of this server to its own name (`advertise`) has reached it. Always true without `members`.
     reachable: bool,
+    /// Conditions that the server waits for before it accepts new work, also if the caller may not read the datasets; empty if it is ready.
+    waiting_for: Vec<String>,
     /// Names of datasets that are being opened for the first time.
     opening: Vec<String>,
     /// Names of datasets whose lookup index is being built for the first time.
@@ -85,7 +87,8 @@ pub(super) async fn ready(
             }
         }
     }
-    let (draining, ready) = (drain.is_leaving(), readiness::is_ready(&context.services));
+    let waiting_for = readiness::unready(&context.services);
+    let (draining, ready) = (drain.is_leaving(), waiting_for.is_empty());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let recovering_cache = !loader.is_recovered();
     let reachable = members.is_reachable();
@@ -96,6 +99,7 @@ pub(super) async fn ready(
             draining,
             recovering_cache,
             reachable,
+            waiting_for,
             opening,
             preparing,
             failed,

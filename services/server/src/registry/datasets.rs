@@ -479,10 +479,10 @@ impl Datasets {
         entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()
     }
 
-    /// True if opening was attempted at least once for every dataset.
-    pub(crate) fn all_tried(&self) -> bool {
-        let is_tried = |dataset: &Arc<Dataset>| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. });
-        self.shared.entries.read().values().all(is_tried)
+    /// Number of datasets for which no attempt of opening has ended.
+    pub(crate) fn untried(&self) -> usize {
+        let is_untried = |dataset: &&Arc<Dataset>| matches!(&*dataset.phase.borrow(), Phase::Opening { .. });
+        self.shared.entries.read().values().filter(is_untried).count()
     }
 
     /// Returns dataset `name`, if there is one.

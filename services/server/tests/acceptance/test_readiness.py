@@ -67,12 +67,31 @@ def test_no_service_is_serving_before_the_server_is_ready(pool: Pool, tmp_path: 
             starting = executor.submit(start, pool, tmp_path, hanging)
             until(lambda: bool(pool.servers) and bool(pool.servers[0].grpc), failure="the ports are not bound")
             (server,) = pool.servers
-            assert server.http_get("/readyz")[0] == 503
+            status, body = server.http_get("/readyz")
+            assert status == 503
+            expected = ["datasets that are being opened for the first time: 1", "datasets that are being loaded for lookups for the first time: 1"]
+            assert json.loads(body)["waiting_for"] == expected
             assert health(server) == {NOT_SERVING}
         finally:
             hanging.answer()
         assert starting.result(TIMEOUT_S) is server
     until(lambda: health(server) == {SERVING})
+    assert json.loads(server.http_get("/readyz")[1])["waiting_for"] == []
+
+
+def test_a_probe_without_a_token_reads_what_a_starting_server_waits_for_but_no_name(
+    pool: Pool, tmp_path: Path, hanging: HangingFolder
+) -> None:
+    hanging.hang()
+    (tmp_path / "tokens.toml").write_text(f'[one]\nsha256 = "{"12" * 32}"\ndatasets = ["*"]\n')
+    flags = {"config": tmp_path / "forebay.toml", "cache_disk": 0, "tokens": tmp_path / "tokens.toml"}
+    try:
+        server = pool.start({"users": tmp_path / "users"}, env=hanging.environment, becomes_ready=False, **flags)
+        status, body = server.http_get("/readyz")
+        assert status == 503 and "users" not in body
+        assert json.loads(body)["waiting_for"][0] == "datasets that are being opened for the first time: 1"
+    finally:
+        hanging.answer()
 
 
 def test_a_dataset_whose_files_vanish_is_served_from_its_snapshot_and_listed_with_the_reason(pool: Pool, tmp_path: Path) -> None:
