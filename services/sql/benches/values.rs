@@ -46,7 +46,7 @@ fn bench(criterion: &mut Criterion) {
     for filter in ["id < 100000", "id IN (:ids)", "name < 'user 000100000'", "name IN (:names)"] {
         let compiled = Expression::filter_with(filter, &batch.schema(), &sets).expect("the filter is valid");
         group.bench_function(filter, |bench| {
-            bench.iter(|| compiled.evaluate(&batch).expect("a result for each row"))
+            bench.iter(|| compiled.evaluate(&batch).expect("a result for each row"));
         });
     }
     group.finish();
