@@ -133,12 +133,17 @@ def case_of(node: Node, row: Row) -> Any:
     return evaluate(then if equals(of, evaluate(of, row), when, evaluate(when, row)) else otherwise, row)
 
 
+def nvl2(node: Node, row: Row) -> Any:
+    tested, then, otherwise = node.args
+    return evaluate(otherwise if evaluate(tested, row) is None else then, row)
+
+
 def field(node: Node, row: Row) -> Any:
     found = evaluate(node.args[0], row)
     return None if found is None else found[node.text]
 
 
-BY_NODE = {"CASE": case, "CASE OF": case_of, "field": field}
+BY_NODE = {"CASE": case, "CASE OF": case_of, "NVL2": nvl2, "field": field}
 STRICT: dict[str, Callable] = {
     "=": lambda node, a, b: order(node.args[0], a, node.args[1], b) == 0,
     "<>": lambda node, a, b: order(node.args[0], a, node.args[1], b) != 0,

@@ -29,7 +29,7 @@ OPERATORS: dict[str, tuple[int, str]] = {
     **{name: (PRODUCT, "left") for name in "*/%"},
     "negate": (SIGN, "prefix"),
 }
-FUNCTIONS = ("CASE", "CASE OF", "COALESCE", "NULLIF", "GREATEST", "LEAST")
+FUNCTIONS = ("CASE", "CASE OF", "COALESCE", "NULLIF", "NVL2", "GREATEST", "LEAST")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class Spelling:
             return f"CASE WHEN {inside[0]} THEN {inside[1]} ELSE {inside[2]} END"
         if node.op == "CASE OF":
             return f"CASE {inside[0]} WHEN {inside[1]} THEN {inside[2]} ELSE {inside[3]} END"
+        if node.op == "NVL2" and self.duck:
+            return f"CASE WHEN ({inside[0]}) IS NOT NULL THEN {inside[1]} ELSE {inside[2]} END"
         return f"{node.op}({', '.join(inside)})"
 
 

@@ -204,6 +204,30 @@ class Grammar:
             operands = [like, pick()]
         return Node(op, tuple(operands), like.family, what=like.what, bits=like.bits)
 
+    def result(self) -> Node:
+        """Returns one of several values: of columns of different types in NULLIF, otherwise of a column and of constants."""
+        families = [name for name in ("number", "number", "bool", "text", "date", "time", "naive", "zoned") if name in self.of]
+        first = self.column(self.rng.choice(families))
+        kind, values = self.columns[first.text].kind, self.columns[first.text].values
+        if self.rng.random() < 0.4:
+            related = ("date", "naive") if first.family in ("date", "naive") else (first.family,)
+            other = self.column(self.rng.choice([name for name in related if name in self.of]))
+            return self.one_of("NULLIF", first, other if self.rng.random() < 0.5 else self.literal(other))
+        same = [column.node for column in self.of[first.family] if column.kind.arrow == kind.arrow]
+        second = literals.exact(self.rng, kind, values) or self.rng.choice(same)
+        pair = (first, second) if self.rng.random() < 0.7 else (second, first)
+        extremes = ("GREATEST", "LEAST") if first.family not in ("bool", "text") else ()
+        op = self.rng.choice(["COALESCE", "CASE", "NVL2", *extremes])
+        if op == "CASE":
+            return self.one_of(op, self.condition(0), *pair, like=first)
+        if op == "NVL2":
+            return self.one_of(op, self.column(self.rng.choice(self.comparable)), *pair, like=first)
+        return self.one_of(op, *pair, like=first)
+
+    def one_of(self, op: str, *operands: Node, like: Node | None = None) -> Node:
+        like = like or operands[0]
+        return Node(op, operands, like.family, what=like.what, bits=like.bits)
+
     def arithmetic(self, op: str, depth: int, forced: tuple[int, Node] | None) -> Node:
         """Draws arithmetic of small values, all of them integers, decimals or doubles: with one of these, or with integers."""
         calm = [column for column in self.of["number"] if column.calm]

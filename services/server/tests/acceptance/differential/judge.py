@@ -116,7 +116,8 @@ class Judge:
             self.without_duck += 1
         for row, (value, wanted) in enumerate(zip(ours, exact)):
             theirs = duck[row] if isinstance(duck, list) else duck
-            if not same(value, wanted):
+            # A float that is equal to an integer or a decimal has another type than promised.
+            if not same(value, wanted) or isinstance(value, float) != isinstance(wanted, float):
                 return Difference("wrong", way, text, row, value, wanted, theirs, shape(node))
         if len(ours) != len(exact):
             return Difference("wrong", way, text, -1, f"{len(ours)} rows", f"{len(exact)} rows", duck, shape(node))

@@ -8,6 +8,8 @@ import random
 from decimal import Decimal
 from typing import Any
 
+import pyarrow.types as at
+
 from differential.expressions import Node
 from differential.kinds import DAY_NS, NANOSECONDS, Kind, Span
 
@@ -48,6 +50,30 @@ def near(rng: random.Random, kind: Kind, values: list) -> Node | None:
         "zoned": near_timestamp,
         "span": near_span,
     }.get(kind.family, lambda *_: None)(rng, kind, value)
+
+
+def exact(rng: random.Random, kind: Kind, values: list) -> Node | None:
+    """Returns a literal near `values` that the type has, so that it is converted without a loss; some are texts. None for other types."""
+    found = near(rng, kind, values)
+    if found is None or kind.float_bits:
+        return None
+    if kind.family == "number":
+        # DuckDB has decimals of 38 digits, and reads a literal with an exponent as a DOUBLE.
+        is_whole = at.is_integer(kind.arrow)
+        fits = "e" not in found.text.lower() and sum(map(str.isdigit, found.text)) <= 18 and (not is_whole or "." not in found.text)
+        return found if fits else whole(rng.randint(0, 99))
+    if kind.family in ("time", "naive", "zoned"):
+        unit = NANOSECONDS[kind.arrow.unit]
+        if found.value % unit or abs(found.value) // unit >= 2**63:
+            return None
+    is_plain = kind.family in ("bool", "date", "time", "naive", "zoned") and rng.random() < 0.4
+    return as_text(found) if is_plain else found
+
+
+def as_text(found: Node) -> Node:
+    """Returns a literal as the text of its value."""
+    quoted = "'" + found.text.split("'")[1] + "'" if "'" in found.text else f"'{found.text.lower()}'"
+    return literal(found.family, quoted, found.value)
 
 
 def text(value: str) -> Node:

@@ -22,6 +22,8 @@ from server import Pool
 
 # Cases of a dataset: 0 reads all rows, the others are expressions, tensors and lookups.
 EXPRESSIONS = 25
+# Expressions whose result is one of several values of different types.
+RESULTS = (9, 12, 21)
 TENSORS = range(EXPRESSIONS + 1, EXPRESSIONS + 3)
 LOOKUPS = range(EXPRESSIONS + 3, EXPRESSIONS + 5)
 CASES = EXPRESSIONS + 5
@@ -162,6 +164,8 @@ def expression(dataset: Dataset, number: int) -> Node:
     grammar = Grammar(random.Random(f"expression {dataset.seed} {number}"), dataset.columns)
     if is_pair(number):
         return pair(grammar, dataset.seed * EXPRESSIONS + number)
+    if number in RESULTS:
+        return grammar.result()
     if (number // 3) % 2:
         return grammar.simple()
     return grammar.condition(3) if number % 4 else grammar.anything(2)
