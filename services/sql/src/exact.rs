@@ -25,9 +25,12 @@ use datafusion_expr::{
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 
 pub(crate) mod cast;
+mod common_number;
+mod common_time;
 mod common_type;
 pub(crate) mod floats;
 pub(crate) mod function;
+mod kind;
 pub(crate) mod literals;
 mod moment;
 mod number;
@@ -37,7 +40,7 @@ mod side;
 
 use self::{
     common_type::{call_of_one_type, case_of_one_type, wide_decimals},
-    moment::Class,
+    kind::check_comparable,
     number::Number,
     place::{Place, place},
     side::{Scope, Side},
@@ -51,7 +54,8 @@ use crate::{
 /// Makes the comparisons of numbers, dates and times in `expression`, whose types are not coerced yet, exact.
 ///
 /// # Errors
-/// If a part has no type.
+/// If a part has no type, if values of different kinds are compared, such as dates with integers, and if the values of which one becomes the
+/// result have no common type.
 pub(crate) fn with_exact_comparisons(
     expression: Expr,
     schema: &DFSchema,
@@ -69,10 +73,10 @@ pub(crate) fn with_exact_comparisons(
             }
             Expr::Between(range) => between(range, scope)?,
             Expr::InList(list) => in_list(list, scope)?,
-            Expr::Case(case) => with_operand(case_of_one_type(case, schema)?, scope)?,
+            Expr::Case(case) => with_operand(case_of_one_type(case, scope)?, scope)?,
             Expr::ScalarFunction(call) if call.name() == "nullif" => nullif(call, scope)?,
             Expr::ScalarFunction(call) if is_member_test(call.name()) => with_type(call, schema)?,
-            Expr::ScalarFunction(call) => call_of_one_type(call, schema)?,
+            Expr::ScalarFunction(call) => call_of_one_type(call, scope)?,
             Expr::Not(operand) => {
                 check_condition(&operand.get_type(schema)?)?;
                 Expr::Not(operand)
@@ -107,6 +111,7 @@ fn check_signed(data_type: &DataType) -> Result<()> {
 }
 
 fn compared(left: Expr, op: Operator, right: Expr, scope: Scope<'_>) -> Result<Expr> {
+    check_comparable(&left, &right, scope)?;
     let ((left, left_side), (right, right_side)) = scope.sides(left, right)?;
     if left_side.class() != right_side.class() {
         return Ok(binary(left, op, right));
@@ -198,6 +203,7 @@ fn between(range: Between, scope: Scope<'_>) -> Result<Expr> {
     let Between { expr, negated, low, high } = range;
     let mut has_class = false;
     for part in [&*expr, &*low, &*high] {
+        check_comparable(&expr, part, scope)?;
         has_class |= scope.side(part)?.class().is_some();
     }
     if !has_class {
@@ -214,6 +220,9 @@ fn between(range: Between, scope: Scope<'_>) -> Result<Expr> {
 
 fn in_list(in_list: InList, scope: Scope<'_>) -> Result<Expr> {
     let InList { expr, list, negated } = in_list;
+    for item in &list {
+        check_comparable(&expr, item, scope)?;
+    }
     let side = scope.side(&expr)?;
     if side.class().is_none() {
         return Ok(Expr::InList(InList { expr, list, negated }));
@@ -261,6 +270,9 @@ fn of_type(list: &[Expr], data_type: &DataType, scope: Scope<'_>) -> Result<Opti
 /// `CASE` with an operand that is a number, a date or a time.
 fn with_operand(case: Case, scope: Scope<'_>) -> Result<Expr> {
     let Case { expr: Some(operand), when_then_expr, else_expr } = case else { return Ok(Expr::Case(case)) };
+    for (when, _) in &when_then_expr {
+        check_comparable(&operand, when, scope)?;
+    }
     let side = scope.side(&operand)?;
     if side.class().is_none() {
         return Ok(Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr }));
@@ -307,23 +319,14 @@ fn of_one_type(
     Ok(Some(of_type))
 }
 
-/// `NULLIF` of numbers, dates or times. The result has the type of the value, and for numbers the type that DataFusion chooses, if that is
-/// a float type or can represent each value.
+/// `NULLIF`, whose result has the type of the first argument.
 fn nullif(call: ScalarFunction, scope: Scope<'_>) -> Result<Expr> {
-    let [value, other] = &call.args[..] else { return Ok(Expr::ScalarFunction(call)) };
-    let ((_, value_side), (_, other_side)) = scope.sides(value.clone(), other.clone())?;
-    if value_side.class().is_none() || value_side.class() != other_side.class() {
+    let Ok([value, other]) = <[Expr; 2]>::try_from(call.args.clone()) else {
         return Ok(Expr::ScalarFunction(call));
-    }
-    let (value, other) = (value.clone(), other.clone());
-    let own = value.get_type(scope.schema)?;
-    let result = if value_side.class() == Some(Class::Number) {
-        let coerced = scope.simplifier.coerce(Expr::ScalarFunction(call), scope.schema);
-        let common =
-            coerced.and_then(|coerced| coerced.get_type(scope.schema)).unwrap_or_else(|_| own.clone());
-        if common.is_floating() || widens(&own, &common) { common } else { own }
-    } else {
-        own
+    };
+    let result = match scope.type_of(&value)? {
+        DataType::Null => scope.type_of(&other)?,
+        own => own,
     };
     let equal = compared(value.clone(), Operator::Eq, other, scope)?;
     let null = constant(ScalarValue::try_from(&result)?);

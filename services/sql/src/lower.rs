@@ -1,6 +1,6 @@
 //! Rewriting of an expression to fewer forms, before it is compiled.
 //!
-//! `BETWEEN`, `NULLIF`, `COALESCE` and the like become comparisons, `AND`, `OR` and `CASE`, which evaluate a part only for
+//! `BETWEEN`, `COALESCE` and the like become comparisons, `AND`, `OR` and `CASE`, which evaluate a part only for
 //! the rows that need it. Parts without columns become constants. A widening cast is removed from a comparison of a
 //! column with constants. DataFusion's simplifier is not used: it rewrites a boolean `CASE` to `AND` and `OR`, and
 //! evaluates parts that short-circuiting skips.
@@ -74,14 +74,6 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
                 (Box::new(binary(*operand.clone(), Operator::Eq, *value)), then)
             };
             Ok(Expr::Case(Case::new(None, when_then_expr.into_iter().map(branch).collect(), else_expr)))
-        }
-        Expr::ScalarFunction(call) if call.name() == "nullif" => {
-            let [value, other] = &call.args[..] else { return Ok(Expr::ScalarFunction(call)) };
-            let null = Expr::Literal(ScalarValue::try_from(&value.get_type(schema)?)?, None);
-            let equal = binary(value.clone(), Operator::Eq, other.clone());
-            let case =
-                Case::new(None, vec![(Box::new(equal), Box::new(null))], Some(Box::new(value.clone())));
-            Ok(Expr::Case(case))
         }
         Expr::ScalarFunction(call) if call.func.short_circuits() => {
             match call.func.simplify(call.args.clone(), context)? {

@@ -1,10 +1,24 @@
-//! The common type of the arguments of functions that return one of them, such as `COALESCE` and `CASE`.
+//! The common type of values of which one becomes the result.
+//!
+//! Constants take the type of the other values: numbers are exact in a decimal type, dates and times in the unit of the others, and a text is
+//! read as a value of the other type. [`common_number`](super::common_number) and [`common_time`](super::common_time) choose the type.
 
-use arrow_schema::DataType;
-use datafusion_common::{DFSchema, Result};
-use datafusion_expr::{Case, Expr, ExprSchemable, expr::ScalarFunction, lit};
+use std::sync::Arc;
 
-use super::{literals::exact, side::plain};
+use arrow_schema::{DataType, IntervalUnit};
+use datafusion_common::{DFSchema, Result, ScalarValue, plan_err};
+use datafusion_expr::{Case, Cast, Expr, ExprSchemable, expr::ScalarFunction, lit};
+
+use super::{
+    common_number, common_time, constant,
+    kind::{Kind, check_common, without_common_type},
+    moment::Class,
+    side::{Scope, plain},
+};
+use crate::{
+    functions,
+    lower::{one_row, value_of},
+};
 
 /// Gives decimals of 32 and 64 bits the type with 128 bits if others are integers. DataFusion would convert them to
 /// integers.
@@ -21,56 +35,108 @@ pub(super) fn wide_decimals<T: AsMut<[Expr]>>(mut parts: T, schema: &DFSchema) -
     Ok(parts)
 }
 
-/// Gives numbers the type `DOUBLE` if some are decimals and others floats, as DuckDB does. DataFusion would convert the floats to a decimal
-/// type, which rounds them to 15 digits after the point and does not hold large ones. Literals have no type of their own.
-fn of_one_type(mut parts: Vec<Expr>, schema: &DFSchema) -> Result<Vec<Expr>> {
-    let mut types = Vec::with_capacity(parts.len());
-    let (mut has_decimal, mut has_float) = (false, false);
-    for part in &parts {
-        let data_type = plain(&part.get_type(schema)?).clone();
-        has_decimal |= data_type.is_decimal();
-        has_float |= data_type.is_floating() && exact(part).is_none();
-        types.push(data_type);
+/// Gives values one type. Those whose common type is that of DataFusion can stay as they are.
+///
+/// # Errors
+/// If the values are of different kinds, if a text is not a value of the other type or depends on the row, and if no type holds all values.
+fn of_one_type(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
+    let types = parts.iter().map(|part| scope.type_of(part)).collect::<Result<Vec<_>>>()?;
+    check_common(&parts, &types)?;
+    let is_text = |data_type: &DataType| Kind::of(data_type) == Some(Kind::Text);
+    let Some(typed) = types.iter().position(|other| Kind::of(other).is_some() && !is_text(other)) else {
+        return Ok(parts);
+    };
+    let is_number = Kind::of(&types[typed]) == Some(Kind::Of(Class::Number));
+    if let Some(texts) = (0..parts.len()).find(|at| is_text(&types[*at]) && text(&parts[*at]).is_none()) {
+        if is_number {
+            return wide_decimals(parts, scope.schema);
+        }
+        return Err(without_common_type((&parts[typed], &types[typed]), (&parts[texts], &types[texts])));
     }
-    if !(has_decimal && has_float) {
-        return wide_decimals(parts, schema);
-    }
-    for (part, data_type) in parts.iter_mut().zip(types) {
-        if data_type.is_numeric() && data_type != DataType::Float64 {
-            convert(part, &DataType::Float64, schema)?;
+    let of_texts = match Kind::of(&types[typed]) {
+        Some(Kind::Of(Class::Number)) => return common_number::of_one_type(parts, &types, scope.schema),
+        Some(Kind::Of(Class::Moment)) => return common_time::moments(parts, &types, scope),
+        Some(Kind::Of(Class::Time)) => return common_time::times(parts, &types, scope),
+        // Durations become intervals if others are intervals.
+        Some(Kind::Of(Class::Duration)) => DataType::Interval(IntervalUnit::MonthDayNano),
+        Some(Kind::Bytes) => {
+            let is_other = |data_type: &DataType| !data_type.is_null() && *data_type != types[typed];
+            let common = if types.iter().any(is_other) { DataType::Binary } else { types[typed].clone() };
+            // DataFusion has no common type of bytes and nulls.
+            for part in parts.iter_mut().filter(|part| text(part).is_none()) {
+                convert(part, &common, scope.schema)?;
+            }
+            common
+        }
+        Some(Kind::Boolean) => DataType::Boolean,
+        Some(Kind::Text) | None => return Ok(parts),
+    };
+    for part in &mut parts {
+        if let Some(text) = text(part) {
+            *part = constant(read(&text, &of_texts)?);
         }
     }
     Ok(parts)
 }
 
-fn convert(part: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
+/// The text of a constant; `None` for other parts.
+pub(super) fn text(part: &Expr) -> Option<String> {
+    let Expr::Literal(value, _) = part else { return None };
+    value.try_as_str().flatten().map(str::to_owned)
+}
+
+/// Reads a text as a value of another type, as `CAST` does.
+///
+/// # Errors
+/// If it is not a value of this type.
+pub(super) fn read(text: &str, data_type: &DataType) -> Result<ScalarValue> {
+    let cast = Expr::Cast(Cast::new(Box::new(lit(text)), data_type.clone()));
+    match value_of(&cast, &one_row()?) {
+        Ok(value) => Ok(value),
+        Err(_) => plan_err!("'{text}' is not a value of type {data_type}, which the other values have"),
+    }
+}
+
+pub(super) fn convert(part: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
     *part = std::mem::replace(part, lit(false)).cast_to(data_type, schema)?;
     Ok(())
 }
 
-/// Gives [one type](of_one_type) to the arguments of a function that returns one of them. Other calls stay as they are.
-pub(super) fn call_of_one_type(call: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
-    let ScalarFunction { func, mut args } = call;
-    args = match func.name() {
-        "coalesce" | "greatest" | "least" | "nvl" => of_one_type(args, schema)?,
-        // The first argument is only a condition.
-        "nvl2" if !args.is_empty() => {
-            let results = of_one_type(args.split_off(1), schema)?;
-            args.into_iter().chain(results).collect()
+/// A call of a function whose result has the type of its arguments, with [arguments of one type](of_one_type). `NVL` and `NVL2` become
+/// `COALESCE` and `CASE`, for which DataFusion knows more types. Other calls are unchanged.
+pub(super) fn call_of_one_type(call: ScalarFunction, scope: Scope<'_>) -> Result<Expr> {
+    let ScalarFunction { mut func, mut args } = call;
+    match (func.name(), &args[..]) {
+        ("nvl2", [tested, value, otherwise]) => {
+            let branch = (Box::new(tested.clone().is_not_null()), Box::new(value.clone()));
+            let case = Case::new(None, vec![branch], Some(Box::new(otherwise.clone())));
+            return Ok(Expr::Case(case_of_one_type(case, scope)?));
         }
-        _ => args,
-    };
+        ("nvl", [value, otherwise]) => {
+            let kinds = [Kind::of(&scope.type_of(value)?), Kind::of(&scope.type_of(otherwise)?)];
+            let is_text = kinds.contains(&Some(Kind::Text));
+            // DataFusion converts numbers next to text to text here, unlike in COALESCE.
+            if !(is_text && kinds.contains(&Some(Kind::Of(Class::Number)))) {
+                if let Some(coalesce) = functions::all().get("coalesce") {
+                    func = Arc::clone(coalesce);
+                }
+                args = of_one_type(args, scope)?;
+            }
+        }
+        ("coalesce" | "greatest" | "least", _) => args = of_one_type(args, scope)?,
+        _ => {}
+    }
     Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
 /// Gives [one type](of_one_type) to the results of a `CASE`.
-pub(super) fn case_of_one_type(case: Case, schema: &DFSchema) -> Result<Case> {
+pub(super) fn case_of_one_type(case: Case, scope: Scope<'_>) -> Result<Case> {
     let Case { expr, when_then_expr, else_expr } = case;
     let (whens, mut results): (Vec<_>, Vec<_>) =
         when_then_expr.into_iter().map(|(when, then)| (when, *then)).unzip();
     let has_else = else_expr.is_some();
     results.extend(else_expr.map(|otherwise| *otherwise));
-    let mut results = of_one_type(results, schema)?;
+    let mut results = of_one_type(results, scope)?;
     let else_expr = if has_else { results.pop().map(Box::new) } else { None };
     let when_then_expr = whens.into_iter().zip(results.into_iter().map(Box::new)).collect();
     Ok(Case { expr, when_then_expr, else_expr })

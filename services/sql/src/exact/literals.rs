@@ -165,8 +165,11 @@ impl<'a> Literals<'a> {
             Some(set) => Ok(self.add(Parameter::Set(set))),
             None => {
                 let known: Vec<String> = self.sets.iter().map(|(known, _)| format!("':{known}'")).collect();
-                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-                Err(Error::invalid(format!("there are no values '{name}' here; there are {known}")))
+                let known = match known.is_empty() {
+                    true => "there are none. Only a filter has the values that are sent with it".into(),
+                    false => format!("there are {}", known.join(", ")),
+                };
+                Err(Error::invalid(format!("there are no values '{name}' here; {known}")))
             }
         }
     }
@@ -209,6 +212,14 @@ impl ast::VisitorMut for Literals<'_> {
             }
             _ => number(part),
         };
+        if let ast::Expr::InList { list, .. } = part
+            && let [_, _, ..] = &list[..]
+            && let Some(name) = list.iter().filter_map(placeholder).find(|name| name.starts_with(':'))
+        {
+            return ControlFlow::Break(Error::invalid(format!(
+                "'{name}' must be alone in its list, as in x IN ({name})"
+            )));
+        }
         if let ast::Expr::InList { list, .. } = part
             && let [only] = &mut list[..]
             && let Some(name) = placeholder(only).filter(|name| name.starts_with(':'))
@@ -294,7 +305,8 @@ fn literal(text: &str) -> Expr {
     Expr::Literal(ScalarValue::Float64(Some(double)), Some(metadata))
 }
 
-fn text(part: &Expr) -> Option<&str> {
+/// The text of a numeric literal with a fraction or an exponent; `None` for other parts.
+pub(super) fn text(part: &Expr) -> Option<&str> {
     let Expr::Literal(ScalarValue::Float64(_), Some(metadata)) = part else { return None };
     metadata.inner().get(TEXT).map(String::as_str)
 }

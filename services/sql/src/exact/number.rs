@@ -76,9 +76,18 @@ impl Number {
         Self { exponent: self.exponent + moved, ..self.clone() }
     }
 
+    pub(crate) fn is_zero(&self) -> bool {
+        self.digits.is_empty()
+    }
+
     /// Number of digits before the point; 0 or less below 1.
-    fn whole_digits(&self) -> i64 {
+    pub(crate) fn whole_digits(&self) -> i64 {
         self.digits.len() as i64 + self.exponent
+    }
+
+    /// Number of digits after the point; less than 0 for an integer that ends with zeros.
+    pub(crate) fn fraction_digits(&self) -> i64 {
+        -self.exponent
     }
 
     pub(crate) fn floor(&self) -> Floor {

@@ -93,13 +93,23 @@ pub(crate) fn with_type(test: ScalarFunction, schema: &DFSchema) -> Result<Expr>
     };
     let typed = Typed::of(set, &plain).map_err(|unusable| match unusable {
         Unusable::Type(expected) => plan_datafusion_err!(
-            ":{set_name} has {}, and {value} is of type {data_type}, expected {expected}",
-            set.what()
+            ":{set_name} has {}, and {} is of type {data_type}, expected {expected}",
+            set.what(),
+            shown(value)
         ),
         Unusable::Memory(why) => DataFusionError::ResourcesExhausted(format!(":{set_name}: {why}")),
     })?;
     let value = if plain == data_type { value.clone() } else { value.clone().cast_to(&plain, schema)? };
     Ok(call(set_name, set, Some((plain, typed)), value))
+}
+
+/// The compared value as a message shows it. The names of these functions are internal.
+fn shown(value: &Expr) -> String {
+    let member = match value {
+        Expr::ScalarFunction(call) => as_member(call),
+        _ => None,
+    };
+    member.map_or_else(|| value.to_string(), |(member, _)| format!("the result of IN (:{})", member.set_name))
 }
 
 impl Member {

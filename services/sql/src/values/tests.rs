@@ -106,6 +106,10 @@ fn values_are_members_of_a_set_exactly_in_each_type() {
     let rows = [Some("1970-01-01T00:00:01"), Some("1970-01-01T00:00:02")];
     assert_eq!(in_set(&times, DataType::Timestamp(TimeUnit::Second, None), &rows), [NO, YES]);
     assert_eq!(in_set(&numbers(0, &[]), DataType::Utf8, &[Some("a"), None]), [NO, None]);
+    // Nothing is in a set without values, whatever the type.
+    assert_eq!(in_set(&numbers(0, &[]), DataType::Boolean, &[Some("true"), None]), [NO, None]);
+    let time = DataType::Time64(TimeUnit::Microsecond);
+    assert_eq!(in_set(&numbers(0, &[]), time, &[Some("12:00:00"), None]), [NO, None]);
 }
 
 #[test]
@@ -125,8 +129,8 @@ fn a_null_is_neither_in_a_set_nor_outside_of_it() {
 
 #[test]
 fn sets_are_refused_where_they_have_no_meaning() {
-    let schema =
-        Schema::new(vec![Field::new("x", DataType::Utf8, true), Field::new("b", DataType::Boolean, true)]);
+    let fields = [("x", DataType::Utf8), ("b", DataType::Boolean), ("i", DataType::Int64)];
+    let schema = Schema::new(fields.map(|(name, data_type)| Field::new(name, data_type, true)).to_vec());
     let set = Arc::new(ValueSet::read(numbers(0, &[1])).unwrap());
     let sets = [("ids".to_owned(), set)];
     for (filter, reason) in [
@@ -134,7 +138,8 @@ fn sets_are_refused_where_they_have_no_meaning() {
         ("b IN (:ids)", "expected a number, text, bytes, a date or a timestamp"),
         ("x IN (:other)", "there are no values ':other' here; there are ':ids'"),
         ("x = :ids", "':ids' stands outside of a list, expected a set of values only as in x IN (:ids)"),
-        ("x IN (:ids, 'a')", "':ids' stands outside of a list"),
+        ("x IN (:ids, 'a')", "':ids' must be alone in its list, as in x IN (:ids)"),
+        ("i IN (:ids) IN (:ids)", ":ids has integers, and the result of IN (:ids) is of type Boolean"),
         ("x IN ($1)", "'$1' is not an expression of one row"),
     ] {
         let error = Expression::filter_with(filter, &schema, &sets).unwrap_err().to_string();

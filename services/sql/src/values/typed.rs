@@ -148,6 +148,7 @@ impl TypedSet {
                 });
                 Ok(Self::Small(values.collect()))
             }
+            _ if is_empty => Ok(Self::Small(Vec::new())),
             _ => Err("a number, text, bytes, a date or a timestamp to compare with"),
         }
     }

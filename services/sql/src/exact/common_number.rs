@@ -1,0 +1,88 @@
+//! The common type of numbers.
+//!
+//! Decimals and integers become a decimal type with the digits of all of them, decimals and floats become `DOUBLE`. Literals count with their
+//! own digits. Integers and floats have the common type of DataFusion.
+
+use arrow_schema::{
+    DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
+    DataType,
+};
+use datafusion_common::{DFSchema, Result, plan_err};
+use datafusion_expr::Expr;
+
+use super::{common_type::convert, constant, kind::shown, literals::exact, place};
+use crate::guard::decimal_digits;
+
+/// Gives numbers one type.
+///
+/// # Errors
+/// If they have more digits than a decimal type.
+pub(super) fn of_one_type(mut parts: Vec<Expr>, types: &[DataType], schema: &DFSchema) -> Result<Vec<Expr>> {
+    let is_typed = |data_type: &DataType, part: &Expr| data_type.is_numeric() && exact(part).is_none();
+    let typed = || types.iter().zip(&parts).filter(move |(data_type, part)| is_typed(data_type, part));
+    if !typed().any(|(data_type, _)| data_type.is_decimal()) {
+        return Ok(parts);
+    }
+    let common = match typed().any(|(data_type, _)| data_type.is_floating()) {
+        true => DataType::Float64,
+        false => decimal_type(&parts, types)?,
+    };
+    for (part, data_type) in parts.iter_mut().zip(types) {
+        match exact(part).and_then(|number| place::decimal(&number, &common)) {
+            Some(value) => *part = constant(value),
+            None if data_type.is_numeric() && *data_type != common => convert(part, &common, schema)?,
+            None => {}
+        }
+    }
+    Ok(parts)
+}
+
+/// The smallest decimal type with all digits of the numbers, which has at least the width of the decimals among them.
+fn decimal_type(parts: &[Expr], types: &[DataType]) -> Result<DataType> {
+    let (mut whole, mut fraction, mut width) = (i64::MIN, i64::MIN, DECIMAL32_MAX_PRECISION);
+    for (part, data_type) in parts.iter().zip(types) {
+        let digits = match exact(part) {
+            Some(number) if number.is_zero() => None,
+            Some(number) => Some((number.whole_digits(), number.fraction_digits())),
+            None => type_digits(data_type),
+        };
+        if let Some((of_whole, of_fraction)) = digits {
+            (whole, fraction) = (whole.max(of_whole), fraction.max(of_fraction));
+        }
+        if exact(part).is_none() {
+            width = width.max(match data_type {
+                DataType::Decimal32(..) | DataType::Null => DECIMAL32_MAX_PRECISION,
+                DataType::Decimal64(..) => DECIMAL64_MAX_PRECISION,
+                DataType::Decimal256(..) => DECIMAL256_MAX_PRECISION,
+                _ => DECIMAL128_MAX_PRECISION,
+            });
+        }
+    }
+    let digits = whole.saturating_add(fraction).max(fraction).max(1);
+    let (Ok(precision), Ok(scale)) = (u8::try_from(digits), i8::try_from(fraction)) else {
+        return beyond(parts, digits);
+    };
+    Ok(match precision.max(width) {
+        _ if precision > DECIMAL256_MAX_PRECISION => return beyond(parts, digits),
+        ..=DECIMAL32_MAX_PRECISION => DataType::Decimal32(precision, scale),
+        ..=DECIMAL64_MAX_PRECISION => DataType::Decimal64(precision, scale),
+        ..=DECIMAL128_MAX_PRECISION => DataType::Decimal128(precision, scale),
+        _ => DataType::Decimal256(precision, scale),
+    })
+}
+
+fn beyond<T>(parts: &[Expr], digits: i64) -> Result<T> {
+    let parts: Vec<String> = parts.iter().map(shown).collect();
+    plan_err!(
+        "the common type of {} needs {digits} digits, expected at most {DECIMAL256_MAX_PRECISION}: CAST one of them",
+        parts.join(", ")
+    )
+}
+
+/// Digits before and after the point of the values of a type. Integers of 64 bits count as DataFusion counts them.
+fn type_digits(data_type: &DataType) -> Option<(i64, i64)> {
+    match data_type {
+        DataType::Int64 | DataType::UInt64 => Some((20, 0)),
+        other => decimal_digits(other).map(|(whole, fraction)| (whole.into(), fraction.into())),
+    }
+}
