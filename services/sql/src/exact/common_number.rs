@@ -62,13 +62,16 @@ fn decimal_type(parts: &[Expr], types: &[DataType]) -> Result<DataType> {
     let (Ok(precision), Ok(scale)) = (u8::try_from(digits), i8::try_from(fraction)) else {
         return beyond(parts, digits);
     };
-    Ok(match precision.max(width) {
-        _ if precision > DECIMAL256_MAX_PRECISION => return beyond(parts, digits),
-        ..=DECIMAL32_MAX_PRECISION => DataType::Decimal32(precision, scale),
-        ..=DECIMAL64_MAX_PRECISION => DataType::Decimal64(precision, scale),
-        ..=DECIMAL128_MAX_PRECISION => DataType::Decimal128(precision, scale),
-        _ => DataType::Decimal256(precision, scale),
-    })
+    if precision > DECIMAL256_MAX_PRECISION {
+        return beyond(parts, digits);
+    }
+    let made: fn(u8, i8) -> DataType = match precision.max(width) {
+        width if width <= DECIMAL32_MAX_PRECISION => DataType::Decimal32,
+        width if width <= DECIMAL64_MAX_PRECISION => DataType::Decimal64,
+        width if width <= DECIMAL128_MAX_PRECISION => DataType::Decimal128,
+        _ => DataType::Decimal256,
+    };
+    Ok(made(precision, scale))
 }
 
 fn beyond<T>(parts: &[Expr], digits: i64) -> Result<T> {
