@@ -150,7 +150,7 @@ mod tests {
         let (hidden, other) = (Path::from("hidden/x"), Path::from("other"));
         let errors = [
             store.get(&hidden).now_or_never().unwrap().map(drop).unwrap_err(),
-            store.get_ranges(&hidden, &[0..1]).now_or_never().unwrap().map(drop).unwrap_err(),
+            store.get_ranges(&hidden, &[0..1, 2..3]).now_or_never().unwrap().map(drop).unwrap_err(),
             store.copy(&hidden, &other).now_or_never().unwrap().unwrap_err(),
             store.rename(&hidden, &other).now_or_never().unwrap().unwrap_err(),
         ];
