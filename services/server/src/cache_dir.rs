@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use crate::{
     Settings,
-    cli::describe,
     events::{Event, Events, Kind, Severity},
+    printable::describe,
 };
 
 /// Name of the file that a running server locks.

@@ -5,7 +5,6 @@ mod explain;
 mod inspect;
 mod local;
 mod log;
-mod printable;
 #[cfg(test)]
 pub(crate) mod reference;
 mod runtime;
@@ -18,9 +17,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
 use serde::{Deserialize, de::IntoDeserializer};
 
+pub use crate::printable::describe;
 use crate::{Address, Server, Settings, Tls};
 use explain::Explain;
-use printable::printable;
 use runtime::runtime;
 
 /// Time for which the end of the server waits for reads and writes of files that have started.
@@ -196,18 +195,6 @@ struct Serve {
     /// Prints the resolved configuration as TOML and exits [default: false].
     #[arg(long)]
     print_config: bool,
-}
-
-/// Describes an error and its causes in one line. A cause that an earlier part already contains is left out.
-pub fn describe(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{cause}");
-        }
-    }
-    printable(&text)
 }
 
 impl Cli {

@@ -40,6 +40,7 @@ mod listeners;
 mod lookup_request;
 mod members;
 mod partitions;
+mod printable;
 mod readiness;
 mod reads;
 mod registry;

@@ -28,6 +28,7 @@ pub(crate) mod cast;
 mod common_number;
 mod common_time;
 mod common_type;
+mod constants;
 pub(crate) mod floats;
 pub(crate) mod function;
 mod kind;
@@ -40,6 +41,7 @@ mod side;
 
 use self::{
     common_type::{call_of_one_type, case_of_one_type, wide_decimals},
+    constants::constant,
     kind::check_comparable,
     number::Number,
     place::{Place, place},
@@ -332,8 +334,4 @@ fn nullif(call: ScalarFunction, scope: Scope<'_>) -> Result<Expr> {
     let null = constant(ScalarValue::try_from(&result)?);
     let kept = value.cast_to(&result, scope.schema)?;
     Ok(Expr::Case(Case::new(None, vec![(Box::new(equal), Box::new(null))], Some(Box::new(kept)))))
-}
-
-fn constant(value: ScalarValue) -> Expr {
-    Expr::Literal(value, None)
 }

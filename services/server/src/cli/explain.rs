@@ -12,8 +12,9 @@ use clap::Args;
 use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format};
 use serde::de::DeserializeOwned;
 
-use super::{printable::printable, runtime::runtime};
+use super::runtime::runtime;
 use crate::Settings;
+use crate::printable::printable;
 use local::Local;
 use remote::Remote;
 use wanted::Wanted;

@@ -11,7 +11,8 @@ use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use super::{printable::printable, runtime::runtime};
+use super::runtime::runtime;
+use crate::printable::printable;
 
 /// Memory for the columns that a filter reads, in bytes.
 const MEMORY_BYTES: u64 = 1 << 30;

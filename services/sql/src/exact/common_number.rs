@@ -10,7 +10,12 @@ use arrow_schema::{
 use datafusion_common::{DFSchema, Result, plan_err};
 use datafusion_expr::Expr;
 
-use super::{common_type::convert, constant, kind::shown, literals::exact, place};
+use super::{
+    constants::{constant, convert},
+    kind::shown,
+    literals::exact,
+    place,
+};
 use crate::guard::decimal_digits;
 
 /// Gives numbers one type.

@@ -8,8 +8,7 @@ use datafusion_common::{Result, plan_err};
 use datafusion_expr::{Expr, ExprSchemable};
 
 use super::{
-    common_type::{read, text},
-    constant,
+    constants::{constant, read, text},
     kind::shown,
     moment::Seconds,
     number::Number,

@@ -6,19 +6,17 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, IntervalUnit};
-use datafusion_common::{DFSchema, Result, ScalarValue, plan_err};
-use datafusion_expr::{Case, Cast, Expr, ExprSchemable, expr::ScalarFunction, lit};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::{Case, Expr, ExprSchemable, expr::ScalarFunction};
 
 use super::{
-    common_number, common_time, constant,
+    common_number, common_time,
+    constants::{constant, convert, read, text},
     kind::{Kind, check_common, without_common_type},
     moment::Class,
     side::{Scope, plain},
 };
-use crate::{
-    functions,
-    lower::{one_row, value_of},
-};
+use crate::functions;
 
 /// Gives decimals of 32 and 64 bits the type with 128 bits if others are integers. DataFusion would convert them to
 /// integers.
@@ -77,29 +75,6 @@ fn of_one_type(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
         }
     }
     Ok(parts)
-}
-
-/// The text of a constant; `None` for other parts.
-pub(super) fn text(part: &Expr) -> Option<String> {
-    let Expr::Literal(value, _) = part else { return None };
-    value.try_as_str().flatten().map(str::to_owned)
-}
-
-/// Reads a text as a value of another type, as `CAST` does.
-///
-/// # Errors
-/// If it is not a value of this type.
-pub(super) fn read(text: &str, data_type: &DataType) -> Result<ScalarValue> {
-    let cast = Expr::Cast(Cast::new(Box::new(lit(text)), data_type.clone()));
-    match value_of(&cast, &one_row()?) {
-        Ok(value) => Ok(value),
-        Err(_) => plan_err!("'{text}' is not a value of type {data_type}, which the other values have"),
-    }
-}
-
-pub(super) fn convert(part: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
-    *part = std::mem::replace(part, lit(false)).cast_to(data_type, schema)?;
-    Ok(())
 }
 
 /// A call of a function whose result has the type of its arguments, with [arguments of one type](of_one_type). `NVL` and `NVL2` become
