@@ -1,7 +1,8 @@
 //! The protocol that a server speaks, by the first bytes that it sends.
 
 use std::{
-    io,
+    io::{self, Read},
+    os::fd::AsFd,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -27,10 +28,9 @@ const SETTINGS_FRAME: u8 = 4;
 pub(super) struct FirstBytes(Arc<Mutex<Vec<u8>>>);
 
 impl FirstBytes {
-    /// Forgets the bytes of an earlier connection, and returns `stream`, whose first bytes are kept.
+    /// Returns `stream`, whose first bytes are kept in place of those of an earlier connection.
     pub(super) fn of(&self, stream: TcpStream) -> Observed {
-        self.0.lock().clear();
-        Observed { stream, kept: self.clone(), is_complete: false }
+        Observed { stream, kept: self.clone(), has_begun: false, is_complete: false }
     }
 
     /// Returns the error about a server at `url` that speaks another protocol than gRPC with or without TLS; `None` if it may be a
@@ -66,7 +66,35 @@ impl FirstBytes {
 pub(super) struct Observed {
     stream: TcpStream,
     kept: FirstBytes,
+    /// True after the first byte. Until then, the kept bytes are those of an earlier connection, whose calls may be about to ask for them.
+    has_begun: bool,
     is_complete: bool,
+}
+
+impl Observed {
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.is_complete || bytes.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.kept.0.lock().clear();
+        }
+        self.is_complete = self.kept.push(bytes);
+    }
+
+    /// Returns the outcome of a write. After a failed one, keeps what the server has sent before it closed the connection, because HTTP/2
+    /// reads nothing more.
+    fn written<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if !self.is_complete && matches!(outcome, Poll::Ready(Err(_))) {
+            let mut bytes = [0; KEPT_BYTES];
+            let stream = self.stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+            // The copy does not block, as the stream itself.
+            if let Ok(read) = stream.and_then(|mut stream| stream.read(&mut bytes)) {
+                self.keep(&bytes[..read]);
+            }
+        }
+        outcome
+    }
 }
 
 impl AsyncRead for Observed {
@@ -77,9 +105,7 @@ impl AsyncRead for Observed {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if !self.is_complete {
-            self.is_complete = self.kept.push(&buffer.filled()[before..]);
-        }
+        self.keep(&buffer.filled()[before..]);
         read
     }
 }
@@ -90,7 +116,8 @@ impl AsyncWrite for Observed {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(outcome)
     }
 
     fn poll_write_vectored(
@@ -98,7 +125,8 @@ impl AsyncWrite for Observed {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.written(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -106,11 +134,13 @@ impl AsyncWrite for Observed {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let outcome = Pin::new(&mut self.stream).poll_flush(context);
+        self.written(outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.written(outcome)
     }
 }
 

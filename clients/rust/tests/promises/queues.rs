@@ -192,7 +192,7 @@ async fn a_reply_above_the_limit_divides_its_batch_and_the_worker_continues() {
         }
         // A request whose own reply is too large fails with the sizes.
         let error = caller.ask(&self::keys(0..10), None).await.err().unwrap();
-        assert_eq!(error.code(), Some(Code::Internal), "{error}");
+        assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
         let message = error.to_string();
         assert!(message.contains("the reply of 10 rows is too large: the message has 100"), "{message}");
         assert!(

@@ -218,8 +218,9 @@ async fn a_mix_has_the_rows_of_the_values_of_each_of_its_datasets() {
     let share = mixed_rows.len() as f64 / found.len() as f64;
     assert!((0.24..0.26).contains(&share), "{share}");
     // A set that only the filter of a mixed dataset uses is missing as any other.
-    let alone = Client::new([server.grpc().url()], config()).unwrap();
     empty(folder.path());
+    let other = self::server(folder.path(), "other").await;
+    let alone = Client::new([other.grpc().url()], config()).unwrap();
     let missing = alone.plan(&request).await.err().unwrap();
     assert_eq!(missing.missing_values().len(), 2, "{missing}");
 }
