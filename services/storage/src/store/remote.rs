@@ -305,7 +305,11 @@ mod tests {
                 aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_PROXY_URL", &with_user)]),
                 "AWS_PROXY_URL",
             ),
-            ("s3://b/x", aws(&[("AWS_SERVER_SIDE_ENCRYPTION", SECRET)]), "AWS_SERVER_SIDE_ENCRYPTION"),
+            (
+                "s3://b/x",
+                aws(&[("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SERVER_SIDE_ENCRYPTION", SECRET)]),
+                "AWS_SERVER_SIDE_ENCRYPTION",
+            ),
             ("s3://b/x", aws(&[("AWS_SECRET_ACCESS_KEY", &line)]), "AWS_SECRET_ACCESS_KEY"),
             (
                 "s3://b/x",
