@@ -113,7 +113,7 @@ def test_columns_count_towards_the_bytes_of_a_batch_and_of_the_queue(server: Ser
     ("batch", "words"),
     [
         (request([1]).drop_columns(["query"]), "there is no column 'query' among"),
-        (request([1], query=[1, 2, None, 4]), "request column 'query': row 2 is null, expected no nulls"),
+        (request([1], query=[1, 2, None, 4]), "request column 'query': value 2 of row 0 is null, expected no nulls"),
         (request([1]).set_column(0, "locale", pa.array([5])), "column 'locale': is of type Int64, expected string"),
         (request([1]).set_column(1, "query", pa.array([[1.0] * 3])), "row 0 has 3 values, expected 4"),
     ],

@@ -159,7 +159,7 @@ def test_a_configured_snapshot_that_cannot_be_loaded_is_an_error_that_an_operato
     server = start(f'snapshot = "{"0" * 32}"')
     until(lambda: state(server)["error"] is not None)
     assert f"has no snapshot {'0' * 32}" in state(server)["error"] and state(server)["snapshot"] is None
-    with refused("UNAVAILABLE"):
+    with refused("FAILED_PRECONDITION", "has no snapshot"):
         version(server)
     pin(server, "")
     until(lambda: (now := state(server))["snapshot"] is not None and now["error"] is None)

@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import socket
+import socketserver
 import sys
 import threading
 import time
