@@ -113,6 +113,10 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         with self._loader_loops.entry(os.getpid()) as entry:
             entry.update(self._place_of_loop(), planned=self._loaded)
 
+    def _steps_after_the_end(self) -> int:
+        worker = torch.utils.data.get_worker_info()
+        return 0 if worker is None else worker.num_workers - 1
+
     def _begin(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
             raise RuntimeError(

@@ -336,7 +336,7 @@ class TrainingDataset(Generic[Item]):
         plan = self._request_plan({**request, **self._rank_and_world_size()})
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
-        check_step(state, int(self._loaded["summary"].get("steps", 0)))
+        check_step(state, int(self._loaded["summary"].get("steps", 0)) + self._steps_after_the_end())
         self.close()
         self._request, self._planned, self._fresh, self._end_is_logged = request, None, True, False
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
@@ -401,6 +401,10 @@ class TrainingDataset(Generic[Item]):
 
     def _begin(self) -> None:
         """Called before each iteration. Subclasses can raise here."""
+
+    def _steps_after_the_end(self) -> int:
+        """Number of steps after the end of an epoch at which a state can be, because it takes every n-th step only."""
+        return 0
 
     def _moved(self) -> None:
         """Called when an iteration has started, and when its end changes where the next one starts."""
