@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -269,36 +269,26 @@ def test_numbers_of_epochs_and_steps_are_whole(client: forebay.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("call", "options", "message"),
     [
-        ({"key": None}, "key is None, expected the name of a column"),
-        ({"key": 5}, "key has 5, expected strings"),
-        ({"cache_dir": ""}, "cache_dir is empty, expected a path"),
-        ({"state": ""}, "state is empty, expected a path"),
-        ({"cache_memory": 1.5}, "cache_memory is 1.5, expected a number of bytes, or a string such as '8GiB'"),
-        ({"refresh_interval": 60}, "refresh_interval is 60, expected a string such as '5m'"),
-        ({"http": 8816}, "http is 8816, expected a string such as '127.0.0.1:8816'"),
+        (forebay.open, {"key": None}, "key is None, expected the name of a column"),
+        (forebay.open, {"key": 5}, "key has 5, expected strings"),
+        (forebay.open, {"cache_dir": ""}, "cache_dir is empty, expected a path"),
+        (forebay.open, {"state": ""}, "state is empty, expected a path"),
+        (forebay.open, {"cache_memory": 1.5}, "cache_memory is 1.5, expected a number of bytes, or a string such as '8GiB'"),
+        (forebay.open, {"refresh_interval": 60}, "refresh_interval is 60, expected a string such as '5m'"),
+        (forebay.open, {"http": 8816}, "http is 8816, expected a string such as '127.0.0.1:8816'"),
+        (forebay.connect, {"retry_deadline": "60"}, "retry_deadline is '60', expected a number of seconds"),
+        (forebay.connect, {"attempt_timeout": True}, "attempt_timeout is True, expected a number of seconds"),
+        (forebay.connect, {"wait_for_server": "yes"}, "wait_for_server is 'yes', expected True, False or a number of seconds"),
+        (forebay.connect, {"prefetch_bytes": 1e6}, "prefetch_bytes is 1000000.0, expected a whole number of at least 0"),
+        (forebay.connect, {"report": "no"}, "report is 'no', expected True or False"),
+        (forebay.connect, {"token": 5}, "token is 5, expected a string"),
     ],
 )
-def test_settings_of_open_are_checked_by_name(options: dict[str, Any], message: str) -> None:
+def test_options_of_open_and_connect_are_checked_by_name(call: Callable[..., Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(forebay.errors.RequestError, match=message):
-        forebay.open("x.parquet", **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"retry_deadline": "60"}, "retry_deadline is '60', expected a number of seconds"),
-        ({"attempt_timeout": True}, "attempt_timeout is True, expected a number of seconds"),
-        ({"wait_for_server": "yes"}, "wait_for_server is 'yes', expected True, False or a number of seconds"),
-        ({"prefetch_bytes": 1e6}, "prefetch_bytes is 1000000.0, expected a whole number of at least 0"),
-        ({"report": "no"}, "report is 'no', expected True or False"),
-        ({"token": 5}, "token is 5, expected a string"),
-    ],
-)
-def test_options_of_connect_are_checked_by_name(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(forebay.errors.RequestError, match=message):
-        forebay.connect("127.0.0.1:1", **options)
+        call("127.0.0.1:1", **options)
 
 
 @pytest.mark.parametrize(

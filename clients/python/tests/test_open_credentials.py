@@ -213,12 +213,12 @@ input()
 
 def test_secrets_are_in_no_error_progress_line_or_log(host: Host, store: Store, request: pytest.FixtureRequest) -> None:  # noqa: F811
     secret = "TOPSECRETvalue"
-    # It refuses connections, because it does not listen.
+    # The address refuses connections, because no socket listens at it.
     refusing = socket.socket()
     refusing.bind(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{refusing.getsockname()[1]}"
     with_user = base.replace("//", f"//user:{secret}@")
-    # It closes each connection without an answer, so that a request of it is tried again.
+    # This server closes each connection without an answer, so that each request to it is tried again.
     silent = socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler)
     threading.Thread(target=silent.serve_forever, daemon=True).start()
     request.addfinalizer(silent.shutdown)

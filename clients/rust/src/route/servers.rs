@@ -353,7 +353,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_refuses_connections_is_replaced_by_the_next_one_of_its_host() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // It refuses connections, because it does not listen.
+        // The address refuses connections, because no socket listens at it.
         let refusing = tokio::net::TcpSocket::new_v4().unwrap();
         refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let addresses = vec![refusing.local_addr().unwrap(), listener.local_addr().unwrap()];

@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_without_encryption_are_refused_unless_they_are_allowed() {
-        // It refuses connections, because it does not listen.
+        // The address refuses connections, because no socket listens at it.
         let refusing = tokio::net::TcpSocket::new_v4().expect("a socket");
         refusing.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let url = format!("http://{}", refusing.local_addr().expect("it is bound"));

@@ -272,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn errors_name_the_variable_but_contain_no_secret() {
         const SECRET: &str = "TOPSECRETvalue";
-        // It refuses connections, because it does not listen.
+        // The address refuses connections, because no socket listens at it.
         let refusing = tokio::net::TcpSocket::new_v4().unwrap();
         refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = refusing.local_addr().unwrap();

@@ -112,7 +112,7 @@ async fn the_version_is_requested_once_after_an_error_that_may_be_about_the_file
 #[tokio::test(start_paused = true)]
 async fn an_address_that_never_had_a_store_is_an_error_at_once() {
     let fixture = Fixture::new();
-    // It refuses connections, because it does not listen.
+    // The address refuses connections, because no socket listens at it.
     let refusing = tokio::net::TcpSocket::new_v4().unwrap();
     refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/a.parquet", refusing.local_addr().unwrap());
