@@ -157,7 +157,12 @@ class LocalServer:
                 # A server that stopped has removed its socket, one that was killed has not.
                 continues = settings is None or (not settings and self.socket.exists())
                 last = self.last_start()
-                self._start(last.get("settings", {}) if continues else settings or {}, last)
+                try:
+                    self._start(last.get("settings", {}) if continues else settings or {}, last)
+                except OSError as error:
+                    place = error.filename or self.folder
+                    message = f"the server does not start: {place}: {error.strerror or error}"
+                    raise ServerStartError(f"{message}; its socket and its log are in {self.folder}") from error
 
     def last_start(self) -> dict[str, Any]:
         """Returns settings, cache folder and process of the last start; an empty dict if there was none."""
@@ -197,10 +202,16 @@ class LocalServer:
                 if not is_stopping or time.monotonic() > deadline:
                     raise ServerStartError(_of_arguments(str(error), settings)) from error
                 time.sleep(RETRY_S)
-        LOG.warning("%s", _started_message(pid, flags))
         scratch = self.folder / "last-start.new"
-        scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir, "pid": pid}))
-        scratch.replace(self.folder / "last-start.json")
+        try:
+            scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir, "pid": pid}))
+            scratch.replace(self.folder / "last-start.json")
+        except OSError:
+            # The next start would not know the settings and the cache folder of this server.
+            _started[-1].terminate()
+            _started[-1].wait()
+            raise
+        LOG.warning("%s", _started_message(pid, flags))
 
     def _launch(self, command: Sequence[str]) -> int:
         """Runs the command of a server, and waits until it accepts connections.

@@ -286,6 +286,25 @@ except forebay.errors.ServerStartError as error:
     assert host.log().count("is used by another server") == 1
 
 
+def test_a_runtime_folder_that_cannot_be_written_is_an_error_that_leaves_no_server(host: Host, flights: Path) -> None:
+    program = """
+try:
+    forebay.open(sys.argv[1])
+except forebay.errors.ServerStartError as error:
+    print(error)
+"""
+    for name in ("server.log", "last-start.new"):
+        # A folder in place of a file, as a full or a read-only disk would be.
+        (host.runtime / name).mkdir(parents=True, mode=0o700)
+        host.runtime.chmod(0o700)
+        message = host.run(program, flights)
+        assert message.startswith("the server does not start: ") and str(host.runtime / name) in message, message
+        with pytest.raises(OSError):
+            host.pid()
+        (host.runtime / name).rmdir()
+    host.run("assert forebay.open(sys.argv[1]).head(1).num_rows == 1", flights)
+
+
 def test_errors_of_the_server_are_exceptions_with_its_message(host: Host, flights: Path, tmp_path: Path) -> None:
     program = """
 def failed(url, **settings):
