@@ -18,19 +18,22 @@ BATCH = 50_000
 
 
 def test_each_row_is_in_one_part_of_a_split(client: forebay.Client) -> None:
-    def rows(filter: str) -> np.ndarray:
-        batches = client.train("flights", batch_size=BATCH, columns=["distance"], filter=filter, remainder="SHORT")
-        return np.concatenate([batch["distance"].to_numpy() for batch in batches])
+    def rows(**more: object) -> np.ndarray:
+        batches = client.train("flights", batch_size=BATCH, columns=["distance"], **more)
+        return np.concatenate([batch["distance"].to_numpy().filled(-1) for batch in batches])
 
-    whole = np.concatenate([batch["distance"].to_numpy() for batch in client.train("flights", batch_size=BATCH, columns=["distance"], seed=3)])
-    train, test = (rows(part) for part in forebay.split(0.75, by="distance"))
-    assert not set(train) & set(test)
+    def part(filter: str) -> np.ndarray:
+        return rows(filter=filter, remainder="SHORT")
+
+    whole = rows(seed=3)
+    train, test = (part(each) for each in forebay.split(0.75, by="distance"))
+    assert not np.intersect1d(train, test).size
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.sort(whole))
-    kinds = len(set(train)) / len(set(whole))
+    kinds = len(np.unique(train)) / len(np.unique(whole))
     assert abs(kinds - 0.75) < 0.06, "of the distinct distances"
-    other, _ = (rows(part) for part in forebay.split(0.75, by="distance", seed=1))
-    assert set(other) != set(train)
-    before, after = (rows(part) for part in forebay.split(by="distance", at=500))
+    other, _ = (part(each) for each in forebay.split(0.75, by="distance", seed=1))
+    assert not np.array_equal(np.unique(other), np.unique(train))
+    before, after = (part(each) for each in forebay.split(by="distance", at=500))
     assert before.max() < 500 <= after.min() and len(before) + len(after) == len(whole)
 
 
