@@ -17,6 +17,7 @@ use std::{
 use arrow_array::{ArrayRef, BooleanArray};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use forebay_proto::v1;
+use forebay_sql::{Identity, SEMANTICS};
 use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
@@ -128,8 +129,25 @@ pub(crate) struct Counter {
     known: Mutex<HashMap<Key, Arc<CountEntry>>>,
 }
 
-/// Dataset, snapshot and identity of a selection.
+/// Dataset, snapshot and name under which the counts of a selection are stored.
 type Key = (String, String, u128);
+
+/// Names of the counts of one selection.
+#[derive(Clone, Copy)]
+struct Names {
+    /// Identity of the selection.
+    identity: u128,
+    stored: u128,
+}
+
+/// Name under which counts are kept and stored. A local file can be replaced by one of equal size and time, which does not change the
+/// snapshot; its rows are counted anew, because the inodes and times of change are a part of the name.
+fn stored_name(identity: u128, pins: Option<u64>) -> u128 {
+    match pins {
+        Some(pins) => Identity::new("counts of pinned files", SEMANTICS).part(identity).number(pins).hash(),
+        None => identity,
+    }
+}
 
 /// Counts for one selection, and the blocks counted so far. If a request is cancelled, the next one continues from them.
 #[derive(Default)]
@@ -207,7 +225,8 @@ impl Counter {
         }
         let selection = self.selection(train, reader, compiled).await?;
         let Some(identity) = selection.identity(reader.snapshot()) else { return Ok(None) };
-        let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
+        let names = Names { identity, stored: stored_name(identity, reader.pins()) };
+        let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), names.stored));
         let counts_itself = AtomicBool::new(false);
         let own_progress = |done| {
             cell.progress.send_replace(done);
@@ -215,7 +234,7 @@ impl Counter {
         };
         let count = || {
             counts_itself.store(true, Ordering::Relaxed);
-            self.find_or_count(&train.dataset, reader, &selection, identity, &cell, &own_progress)
+            self.find_or_count(&train.dataset, reader, &selection, names, &cell, &own_progress)
         };
         let mut of_another = cell.progress.subscribe();
         let observe = async {
@@ -330,14 +349,14 @@ impl Counter {
         dataset: &str,
         reader: &Reader,
         selection: &Arc<RowSelection>,
-        identity: u128,
+        Names { identity, stored }: Names,
         entry: &CountEntry,
         progress: &(impl Fn(CountProgress) + Send + Sync),
     ) -> Result<Arc<Counts>, Error> {
         let snapshot = reader.snapshot();
         let counts =
             |counted: Arc<Blocks>| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
-        if let Some(found) = load(reader, dataset, identity).await? {
+        if let Some(found) = load(reader, dataset, stored).await? {
             let (of, lengths) = (Arc::clone(snapshot), selection.lengths);
             let fitting = move || Ok(found.fits(&of, lengths).then_some(found));
             if let Some(found) = self.pool.run_for(self.flow, Priority::Background, fitting).await? {
@@ -354,7 +373,7 @@ impl Counter {
         let (state, saved, dataset) = (reader.state().clone(), Arc::clone(&counted), dataset.to_owned());
         let snapshot = snapshot.to_owned();
         let saving = tokio::spawn(async move {
-            if let Err(error) = state.save_counts(&dataset, &snapshot, identity, saved).await {
+            if let Err(error) = state.save_counts(&dataset, &snapshot, stored, saved).await {
                 tracing::warn!(%error, dataset, "counts could not be stored; rows are counted again after a restart");
             }
         });
@@ -505,8 +524,8 @@ impl Counter {
 
 /// Returns the stored counts; `None` if there are none, or if the state fails or does not answer in time. Counting again gives the
 /// same counts, so that a stream needs no state.
-async fn load(reader: &Reader, dataset: &str, identity: u128) -> Result<Option<Blocks>, Error> {
-    let loading = reader.state().load_counts::<Blocks>(dataset, reader.snapshot(), identity);
+async fn load(reader: &Reader, dataset: &str, stored: u128) -> Result<Option<Blocks>, Error> {
+    let loading = reader.state().load_counts::<Blocks>(dataset, reader.snapshot(), stored);
     match tokio::time::timeout(LOAD_TIMEOUT, loading).await {
         Ok(Err(error @ forebay_storage::Error::Unavailable { .. })) => {
             tracing::warn!(%error, dataset, "stored counts cannot be read; rows are counted again");

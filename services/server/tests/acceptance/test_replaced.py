@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, Callable
 
@@ -68,6 +69,32 @@ def test_a_file_replaced_by_one_of_the_same_shape_is_served_with_its_new_values_
     with refused("FAILED_PRECONDITION", "part.parquet"):
         values_of(client, snapshot=plan.snapshot)
     assert np.array_equal(values_of(client), np.arange(NEW, NEW + ROWS))
+
+
+def test_rows_that_a_filter_keeps_of_a_file_replaced_by_one_of_equal_size_and_time_are_counted_again(
+    pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows" / "part.parquet"
+
+    def write_at_the_same_time(first: int) -> None:
+        write(path, first)
+        os.utime(path, ns=(1_700_000_000_000_000_000,) * 2)
+
+    def check(server: Server, first: int) -> str:
+        rows = np.arange(first, first + ROWS)
+        client = connect(server)
+        client.refresh("rows")
+        assert np.array_equal(values_of(client, filter="value % 7 = 0"), rows[rows % 7 == 0])
+        return client.plan(**REQUEST).snapshot
+
+    write_at_the_same_time(OLD)
+    server = pool.start({"rows": path.parent}, cache_dir=tmp_path / "cache")
+    snapshot = check(server, OLD)
+    write_at_the_same_time(NEW)
+    assert check(server, NEW) == snapshot, "it has sizes and times alone"
+    server.kill()
+    write_at_the_same_time(OLD)
+    check(pool.start({"rows": path.parent}, cache_dir=tmp_path / "cache"), OLD)
 
 
 def test_a_lookup_of_a_replaced_file_returns_its_new_values(
