@@ -22,6 +22,8 @@ PREFIXES = {
 }
 # Variables that select a profile. They are not passed: the settings of the profile are passed as the variables of the same meaning.
 PROFILE_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
+# Variables of AWS's command line and of programs that export credentials, which have no effect on a store.
+OTHER_PROGRAMS = ("AWS_PAGER", "AWS_CLI_", "AWS_DEFAULT_OUTPUT", "AWS_EXECUTION_ENV", "AWS_VAULT", "AWS_SDK_", "AWS_CREDENTIAL_EXPIRATION")
 # Settings of profiles whose credentials the server cannot use.
 OTHER_CREDENTIALS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 # Variables with the path of a file of credentials.
@@ -80,7 +82,11 @@ def proof(credentials: Mapping[str, str]) -> str:
 def _of_store(prefix: str, environment: Mapping[str, str]) -> dict[str, str]:
     add: Callable[[dict[str, str], Mapping[str, str]], None] = {"AWS_": _add_profile, "GOOGLE_": _add_files, "AZURE_": _add_home}[prefix]
     others = {known: environment[name] for name, known in OTHER_NAMES.items() if name in environment and known.startswith(prefix)}
-    variables = {name: value for name, value in environment.items() if name.startswith(prefix) and name not in PROFILE_VARIABLES}
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(prefix) and name not in PROFILE_VARIABLES and not name.startswith(OTHER_PROGRAMS)
+    }
     found = {**others, **variables}
     add(found, environment)
     # A value that is not valid text cannot be passed, and has no effect on a store.

@@ -248,6 +248,8 @@ def _is_outer(source: str, world_size: int, inner: Place) -> bool:
 
 def _of_mesh(mesh: Any) -> Place:
     """Returns the place of this process in the data-parallel dimensions of a device mesh."""
+    if not hasattr(mesh, "mesh_dim_names"):
+        raise ValueError(f"mesh is {mesh!r}, expected a torch.distributed.device_mesh.DeviceMesh")
     names = tuple(mesh.mesh_dim_names or ())
     if not names and mesh.ndim > 1:
         raise ValueError(f"mesh has {mesh.ndim} dimensions without names, expected names, or the data-parallel one alone")

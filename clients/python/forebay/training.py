@@ -128,6 +128,8 @@ class TrainingDataset(Generic[Item]):
         for callback in callbacks:
             if not callable(callback):
                 raise RequestError(f"callbacks has {callback!r}, expected functions of the dataset")
+        if rendezvous_store is not None and not hasattr(rendezvous_store, "set") and not hasattr(rendezvous_store, "__setitem__"):
+            raise RequestError(f"rendezvous_store is {rendezvous_store!r}, expected a store such as torch.distributed.TCPStore, or a dict")
         self._cluster, self._request = cluster, dict(request)
         self._epochs, self._store, self._progress, self._callbacks = epochs, rendezvous_store, progress, callbacks
         self._gpu_utilization = gpu_utilization

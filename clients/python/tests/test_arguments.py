@@ -89,6 +89,11 @@ def test_a_rank_of_another_type_is_an_error_that_names_it(client: forebay.Client
         client.train("rows", batch_size=4, rank=rank, world_size=world_size)
 
 
+def test_a_mesh_of_another_type_is_an_error_that_says_what_was_expected(client: forebay.Client) -> None:
+    with pytest.raises(ValueError, match="mesh is 3, expected a torch.distributed.device_mesh.DeviceMesh"):
+        client.train("rows", batch_size=4, mesh=3)
+
+
 def test_types_of_numpy_and_pytorch_are_types_of_tensors(client: forebay.Client) -> None:
     types = [np.float32, np.dtype("float32")]
     try:
@@ -254,6 +259,7 @@ def test_a_number_of_epochs_of_numpy_is_that_of_python(client: forebay.Client) -
         ({"tensors": {1: ["n"]}}, "tensors has the key 1, expected the name of a tensor"),
         ({"tensors": {"x": {"columns": ["n"], "dtype": float}}}, "dtype is float, which has no width; expected the name of a type"),
         ({"device_prefetch": "1"}, "device_prefetch is '1', expected a whole number from 1 to 64"),
+        ({"rendezvous_store": 3}, "rendezvous_store is 3, expected a store such as torch.distributed.TCPStore, or a dict"),
     ],
 )
 def test_arguments_of_loops_are_checked_by_name(client: forebay.Client, options: dict[str, Any], message: str) -> None:

@@ -303,6 +303,8 @@ def test_the_credentials_of_a_store_are_those_of_its_variables(tmp_path: Path) -
         "PATH": "/bin",
         "AWS_ACCESS_KEY_ID": "id",
         "AWS_CONFIG_FILE": "/x",
+        "AWS_PAGER": "less",
+        "AWS_CREDENTIAL_EXPIRATION": "2026-01-01T00:00:00Z",
         "GOOGLE_APPLICATION_CREDENTIALS": str(key),
         "AZURE_USE_AZURE_CLI": "true",
         "IDENTITY_ENDPOINT": "http://msi",
