@@ -82,7 +82,7 @@ impl Job {
             (Some(_), _) => return Err(Error::Internal("a filter or groups that were not counted".into())),
         };
         let rows = JobRows::new(&snapshot, counts);
-        let label = label_column(&snapshot, &train.label_column)?.and_then(|column| Label::of(&view, column));
+        let label = label_column(&snapshot, train)?.and_then(|column| Label::of(&view, column));
 
         let packing = Packing::of(train, rows.groups.as_ref(), rows.epoch_rows)?;
         let global_batch = own_rows * world_size;

@@ -80,12 +80,20 @@ pub(crate) fn within(field: &str, value: u64, min: u64, max: u64) -> Result<u64,
     Err(Error::invalid(field, format!("is {value}, expected {min} to {max}")))
 }
 
-/// Returns the label column, if one is named.
-pub(crate) fn label_column(snapshot: &Snapshot, label: &str) -> Result<Option<usize>, Error> {
+/// Returns the label column, if `train` names one.
+pub(crate) fn label_column(snapshot: &Snapshot, train: &v1::Train) -> Result<Option<usize>, Error> {
+    let label = train.label_column.as_str();
     if label.is_empty() {
         return Ok(None);
     }
     let schema = snapshot.schema();
+    if schema.index_of(label).is_err()
+        && let Some(tensor) = train.tensors.iter().find(|tensor| tensor.name == label)
+    {
+        let columns = tensor.columns.join("', '");
+        let reason = format!("'{label}' is a tensor, expected a column of the dataset, such as '{columns}'");
+        return Err(Error::invalid("label_column", reason));
+    }
     let column = find_column("label_column", label, schema)?;
     let field = schema.field(column);
     if field.data_type().is_numeric() || field.data_type() == &arrow_schema::DataType::Boolean {

@@ -118,6 +118,6 @@ def test_a_missing_bucket_does_not_affect_other_datasets(
     good = write_good(tmp_path / "good.parquet")
     server = pool.start({"lost": "s3://no-such-bucket/x", "good": good}, env=bucket.environment)
     client = connect(server)
-    with refused({"NOT_FOUND", "UNAVAILABLE", "FAILED_PRECONDITION"}, "lost"):
+    with refused("NOT_FOUND", "lost", "NoSuchBucket"):
         client.plan(dataset="lost", batch_size=10)
     assert client.table(dataset="good", batch_size=300).num_rows == 2000

@@ -1,7 +1,8 @@
 //! The common type of numbers.
 //!
 //! Decimals and integers become a decimal type with the digits of all of them, decimals and floats become `DOUBLE`. Literals count with their
-//! own digits. Integers and floats have the common type of DataFusion.
+//! own digits. Integers and floats have the common type of DataFusion, except where that has fewer digits than a float type, or a smaller range
+//! than the integers.
 
 use arrow_schema::{
     DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
@@ -14,9 +15,13 @@ use super::{
     constants::{constant, convert},
     kind::shown,
     literals::exact,
+    number::Number,
     place,
 };
 use crate::guard::decimal_digits;
+
+/// Number of digits of an integer that a float of 16 bits represents, whatever the digits are.
+const FLOAT16_DIGITS: i64 = 3;
 
 /// Gives numbers one type.
 ///
@@ -25,12 +30,15 @@ use crate::guard::decimal_digits;
 pub(super) fn of_one_type(mut parts: Vec<Expr>, types: &[DataType], schema: &DFSchema) -> Result<Vec<Expr>> {
     let is_typed = |data_type: &DataType, part: &Expr| data_type.is_numeric() && exact(part).is_none();
     let typed = || types.iter().zip(&parts).filter(move |(data_type, part)| is_typed(data_type, part));
-    if !typed().any(|(data_type, _)| data_type.is_decimal()) {
-        return Ok(parts);
-    }
-    let common = match typed().any(|(data_type, _)| data_type.is_floating()) {
-        true => DataType::Float64,
-        false => decimal_type(&parts, types)?,
+    let common = if !typed().any(|(data_type, _)| data_type.is_decimal()) {
+        match float_type(&parts, types) {
+            Some(float) => float,
+            None => return Ok(parts),
+        }
+    } else if typed().any(|(data_type, _)| data_type.is_floating()) {
+        DataType::Float64
+    } else {
+        decimal_type(&parts, types)?
     };
     for (part, data_type) in parts.iter_mut().zip(types) {
         match exact(part).and_then(|number| place::decimal(&number, &common)) {
@@ -40,6 +48,27 @@ pub(super) fn of_one_type(mut parts: Vec<Expr>, types: &[DataType], schema: &DFS
         }
     }
     Ok(parts)
+}
+
+/// The common type of integers and floats for which DataFusion has one that does not hold them: a decimal type for integers with and without a
+/// sign, in which a float loses digits and NaN is an error, and a float of 16 bits, in which an integer above 65,504 is infinite.
+fn float_type(parts: &[Expr], types: &[DataType]) -> Option<DataType> {
+    let widest = types
+        .iter()
+        .filter(|data_type| data_type.is_floating())
+        .max_by_key(|float| float.primitive_width())?;
+    let is_signed = types.iter().any(DataType::is_signed_integer);
+    let is_mixed = is_signed && types.contains(&DataType::UInt64);
+    match widest {
+        DataType::Float16 => {
+            let is_large = |(part, data_type): (&Expr, &DataType)| {
+                let is_short = |number: Number| number.whole_digits() <= FLOAT16_DIGITS;
+                data_type.is_integer() && !exact(part).is_some_and(is_short)
+            };
+            parts.iter().zip(types).any(is_large).then_some(DataType::Float32)
+        }
+        float => is_mixed.then(|| float.clone()),
+    }
 }
 
 /// The smallest decimal type with all digits of the numbers, which has at least the width of the decimals among them.

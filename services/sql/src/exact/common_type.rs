@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, IntervalUnit};
 use datafusion_common::{DFSchema, Result};
-use datafusion_expr::{Case, Expr, ExprSchemable, expr::ScalarFunction};
+use datafusion_expr::{
+    Case, Expr, ExprSchemable, expr::ScalarFunction,
+    type_coercion::other::get_coerce_type_for_case_expression,
+};
 
 use super::{
     common_number, common_time,
@@ -89,22 +92,43 @@ pub(super) fn call_of_one_type(call: ScalarFunction, scope: Scope<'_>) -> Result
         }
         ("nvl", [value, otherwise]) => {
             let kinds = [Kind::of(&scope.type_of(value)?), Kind::of(&scope.type_of(otherwise)?)];
-            let is_text = kinds.contains(&Some(Kind::Text));
-            // DataFusion converts numbers next to text to text here, unlike in COALESCE.
-            if !(is_text && kinds.contains(&Some(Kind::Of(Class::Number)))) {
+            let is_text = |at: usize, part: &Expr| kinds[at] == Some(Kind::Text) && text(part).is_none();
+            let has_texts = is_text(0, value) || is_text(1, otherwise);
+            // DataFusion converts numbers next to texts to text here, unlike in COALESCE.
+            if !(has_texts && kinds.contains(&Some(Kind::Of(Class::Number)))) {
                 if let Some(coalesce) = functions::all().get("coalesce") {
                     func = Arc::clone(coalesce);
                 }
-                args = of_one_type(args, scope)?;
+                args = numbers_of_texts(of_one_type(args, scope)?, scope)?;
             }
         }
-        ("coalesce" | "greatest" | "least", _) => args = of_one_type(args, scope)?,
+        ("coalesce" | "greatest" | "least", _) => args = numbers_of_texts(of_one_type(args, scope)?, scope)?,
         _ => {}
     }
     Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
-/// Gives [one type](of_one_type) to the results of a `CASE`.
+/// Reads constant texts next to numbers of one type as numbers of this type. Without this, a text that is no number would be an error of a row.
+///
+/// # Errors
+/// If a text is not a value of the type.
+fn numbers_of_texts(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
+    let types = parts.iter().map(|part| scope.type_of(part)).collect::<Result<Vec<_>>>()?;
+    let mut numbers = types.iter().filter(|data_type| data_type.is_numeric());
+    if let Some(number) = numbers.next()
+        && numbers.all(|other| other == number)
+    {
+        for part in &mut parts {
+            if let Some(text) = text(part) {
+                *part = constant(read(&text, number)?);
+            }
+        }
+    }
+    Ok(parts)
+}
+
+/// Gives [one type](of_one_type) to the results of a `CASE`. `CASE` has the type of the first one, which the rules for the parts around it
+/// must find, so that the results get the type to which DataFusion would convert them.
 pub(super) fn case_of_one_type(case: Case, scope: Scope<'_>) -> Result<Case> {
     let Case { expr, when_then_expr, else_expr } = case;
     let (whens, mut results): (Vec<_>, Vec<_>) =
@@ -112,6 +136,13 @@ pub(super) fn case_of_one_type(case: Case, scope: Scope<'_>) -> Result<Case> {
     let has_else = else_expr.is_some();
     results.extend(else_expr.map(|otherwise| *otherwise));
     let mut results = of_one_type(results, scope)?;
+    let types = results.iter().map(|part| part.get_type(scope.schema)).collect::<Result<Vec<_>>>()?;
+    let (thens, otherwise) = types.split_at(whens.len());
+    if let Some(common) = get_coerce_type_for_case_expression(thens, otherwise.first()) {
+        for (part, _) in results.iter_mut().zip(&types).filter(|(_, data_type)| **data_type != common) {
+            convert(part, &common, scope.schema)?;
+        }
+    }
     let else_expr = if has_else { results.pop().map(Box::new) } else { None };
     let when_then_expr = whens.into_iter().zip(results.into_iter().map(Box::new)).collect();
     Ok(Case { expr, when_then_expr, else_expr })

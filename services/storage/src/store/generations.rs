@@ -29,6 +29,16 @@ impl Generation {
         Self { inode: found.ino(), changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()) }
     }
 
+    /// Says what is known of a file that now has the generation `found`, at the same size and modification time.
+    pub(crate) fn described_change(self, found: Self) -> &'static str {
+        match self.inode == found.inode {
+            true => {
+                "a file that was written or whose mode, owner or links were changed, with the same size and modification time"
+            }
+            false => "a file that replaced it, with the same size and modification time",
+        }
+    }
+
     /// Appends the generation to the bytes that a key of a cache is made of.
     pub(crate) fn append_to(self, bytes: &mut Vec<u8>) {
         bytes.extend(self.inode.to_le_bytes());

@@ -69,9 +69,8 @@ fn read_open(
     if (before.size, before.modified_ns) != (target.version.size, target.version.modified_ns) {
         return Err(target.changed(before.version().to_string()));
     }
-    if target.generation.is_some_and(|pinned| pinned != before.generation) {
-        let found = "a file that replaced it, with the same size and modification time";
-        return Err(target.changed(found));
+    if let Some(pinned) = target.generation.filter(|pinned| *pinned != before.generation) {
+        return Err(target.changed(pinned.described_change(before.generation)));
     }
     before_read();
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other).map_err(failed)?;

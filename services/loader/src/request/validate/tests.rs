@@ -115,11 +115,19 @@ async fn snapshot() -> (Arc<Snapshot>, JobRows) {
 #[tokio::test]
 async fn a_label_is_a_number_or_a_boolean() {
     let (snapshot, _) = snapshot().await;
-    assert_eq!(label_column(&snapshot, "").unwrap(), None);
-    assert_eq!(label_column(&snapshot, "number").unwrap(), Some(0));
-    assert_eq!(label_column(&snapshot, "truth").unwrap(), Some(1));
-    let error = label_column(&snapshot, "text").unwrap_err().to_string();
+    let tensor = v1::Tensor { name: "y".into(), columns: vec!["number".into()], ..v1::Tensor::default() };
+    let label = |name: &str| {
+        let train =
+            v1::Train { label_column: name.into(), tensors: vec![tensor.clone()], ..v1::Train::default() };
+        label_column(&snapshot, &train)
+    };
+    assert_eq!(label("").unwrap(), None);
+    assert_eq!(label("number").unwrap(), Some(0));
+    assert_eq!(label("truth").unwrap(), Some(1));
+    let error = label("text").unwrap_err().to_string();
     assert!(error.contains("column 'text' is of type Utf8, expected a number"), "{error}");
+    let error = label("y").unwrap_err().to_string();
+    assert!(error.contains("'y' is a tensor, expected a column of the dataset, such as 'number'"), "{error}");
 }
 
 #[tokio::test]

@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal32Array, Decimal64Array, Decimal128Array,
-    Float32Array, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray, Time32SecondArray,
-    Time64MicrosecondArray, TimestampMicrosecondArray, TimestampMillisecondArray, UInt64Array,
+    Float16Array, Float32Array, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    Time32SecondArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampMillisecondArray,
+    UInt64Array,
 };
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{
     DataType::{
-        self, Binary, Boolean, Date32, Decimal32, Decimal64, Decimal128, Decimal256, Float32, Float64, Int8,
-        Int32, Int64, Time32, Time64, Timestamp, UInt64, Utf8,
+        self, Binary, Boolean, Date32, Decimal32, Decimal64, Decimal128, Decimal256, Float16, Float32,
+        Float64, Int8, Int32, Int64, Time32, Time64, Timestamp, UInt64, Utf8,
     },
     TimeUnit::{Microsecond, Millisecond, Nanosecond, Second},
 };
 use forebay_sql::Expression;
+use half::f16;
 
 const FAR: i64 = -62_135_596_800;
 
@@ -35,6 +37,7 @@ fn rows() -> RecordBatch {
         ("i32", Arc::new(Int32Array::from(vec![Some(16_777_217), Some(5), None]))),
         ("i8", Arc::new(Int8Array::from(vec![Some(-128), Some(5), None]))),
         ("f32", Arc::new(Float32Array::from(vec![Some(0.1), Some(5.0), None]))),
+        ("f16", Arc::new(Float16Array::from(vec![Some(f16::from_f32(0.5)), Some(f16::from_f32(5.0)), None]))),
         ("d92", decimals([123_456_789, 500], 9, 2)),
         ("d382", decimals([12_345_678_901_234_567_890_123_456_789_012_345_678, 500], 38, 2)),
         ("d3838", decimals([11_111_111_111_111_111_111_111_111_111_111_111_111, 0], 38, 38)),
@@ -133,6 +136,77 @@ fn nvl_takes_all_types_that_coalesce_takes() {
         ]);
     }
     check([("nvl(s, 1)", Utf8, ["5", "x", "1"])]);
+    for name in ["nvl", "ifnull", "coalesce", "greatest"] {
+        let refused = Expression::column(&format!("{name}(i64, '5.5') AS y"), &rows().schema())
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("'5.5' is not a value of type Int64"), "{refused}");
+    }
+    check([
+        ("nvl(i8, '7')", Int8, ["-128", "5", "7"]),
+        ("COALESCE(d92, '0.5')", Decimal128(9, 2), ["1234567.89", "5.00", "0.50"]),
+    ]);
+}
+
+/// `CASE` has the type of all of its results for what is around it, whatever the order of its branches.
+#[test]
+fn a_case_is_compared_and_combined_by_its_common_type() {
+    let never = "i8 = 1";
+    check([
+        (&format!("CASE WHEN {never} THEN 1 ELSE 0.5 END > 0.7"), Boolean, ["false", "false", "false"]),
+        (&format!("CASE WHEN {never} THEN 0 ELSE f32 END > 0.5"), Boolean, ["false", "true", ""]),
+        (&format!("CASE WHEN {never} THEN i8 ELSE i32 END = 16777217"), Boolean, ["true", "false", ""]),
+        (&format!("CASE WHEN {never} THEN i8 ELSE i32 END IN (1, 16777217)"), Boolean, ["true", "false", ""]),
+        (
+            &format!("CASE WHEN {never} THEN i8 ELSE i32 END BETWEEN 6 AND 16777217"),
+            Boolean,
+            ["true", "false", ""],
+        ),
+        (
+            &format!("CASE CASE WHEN {never} THEN i8 ELSE i32 END WHEN 16777217 THEN 1 END"),
+            Int64,
+            ["1", "", ""],
+        ),
+        (&format!("NULLIF(CASE WHEN {never} THEN i8 ELSE i32 END, 16777217)"), Int32, ["", "5", ""]),
+        (&format!("- CASE WHEN {never} THEN i8 ELSE f32 END"), Float32, ["-0.1", "-5.0", ""]),
+        (&format!("CASE WHEN {never} THEN NULL ELSE i32 END = 5"), Boolean, ["false", "true", ""]),
+        ("nvl2(NULL, 0, f32) > 0.5", Boolean, ["false", "true", ""]),
+        (
+            &format!("COALESCE(d92, CASE WHEN {never} THEN i8 ELSE f32 END)"),
+            Float64,
+            ["1234567.89", "5.0", ""],
+        ),
+        (
+            &format!("COALESCE(d92, CASE WHEN {never} THEN 0 ELSE 0.125 END)"),
+            Float64,
+            ["1234567.89", "5.0", "0.125"],
+        ),
+    ]);
+}
+
+#[test]
+fn integers_with_and_without_a_sign_and_floats_are_floats() {
+    let large = "1.8446744073709552e19";
+    check([
+        ("COALESCE(u64, i64, 1e-20)", Float64, [large, "5.0", "1e-20"]),
+        ("COALESCE(i64, 1e-20, u64)", Float64, ["9007199254740992.0", "5.0", "1e-20"]),
+        ("greatest(u64, 0, f32)", Float32, ["1.8446744e19", "5.0", "0.0"]),
+        ("CASE WHEN b THEN u64 WHEN i8 = 5 THEN i64 ELSE 1e-20 END", Float64, [large, "5.0", "1e-20"]),
+        ("COALESCE(u64, i64, 1e-20) = 1e-20", Boolean, ["false", "false", "true"]),
+        ("COALESCE(u64, i64)", Decimal128(20, 0), ["18446744073709551615", "5", ""]),
+    ]);
+}
+
+#[test]
+fn floats_of_16_bits_and_integers_are_floats_of_32_bits_unless_the_integers_are_short_literals() {
+    check([
+        ("COALESCE(f16, i32)", Float32, ["0.5", "5.0", ""]),
+        ("COALESCE(f16, 70000)", Float32, ["0.5", "5.0", "70000.0"]),
+        ("nvl2(b, f16, i64)", Float32, ["0.5", "5.0", ""]),
+        ("greatest(i32, f16)", Float32, ["16777216.0", "5.0", ""]),
+        ("COALESCE(f16, 0)", Float16, ["0.5", "5", "0"]),
+        ("CASE WHEN b THEN f16 ELSE 100 END", Float16, ["0.5", "100", "100"]),
+    ]);
 }
 
 #[test]
