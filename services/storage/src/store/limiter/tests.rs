@@ -1,6 +1,13 @@
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    task::{Context, Poll},
+};
 
+use bytes::Bytes;
 use futures::future::join_all;
+use http_body::{Body, Frame};
 use object_store::client::{HttpRequestBody, HttpResponseBody};
 use tokio::task::yield_now;
 
@@ -110,4 +117,73 @@ async fn a_response_holds_its_permit_until_its_body_was_read_or_dropped() {
     assert_eq!(service.limiter.semaphore.available_permits(), 1);
     drop(second);
     assert_eq!(service.limiter.semaphore.available_permits(), 2);
+}
+
+/// Store whose bodies have as many bytes as `bytes`. All parts of a body are the same memory.
+#[derive(Clone, Debug)]
+struct Large {
+    status: u16,
+    bytes: u64,
+    part: Bytes,
+}
+
+#[async_trait]
+impl HttpService for Large {
+    async fn call(&self, _: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let mut response = HttpResponse::new(HttpResponseBody::new(self.clone()));
+        *response.status_mut() = self.status.try_into().unwrap();
+        Ok(response)
+    }
+}
+
+impl Body for Large {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        let length = self.bytes.min(self.part.len() as u64);
+        self.bytes -= length;
+        Poll::Ready((length > 0).then(|| Ok(Frame::data(self.part.slice(..length as usize)))))
+    }
+}
+
+#[tokio::test]
+async fn bodies_without_a_known_length_have_maximum_sizes() {
+    const GIB: u64 = 1 << 30;
+    let part = Bytes::from(vec![0; 1 << 20]);
+    // Reads a body of `bytes` bytes, and returns how many of them are received, or the error.
+    let read = async |status: u16, target: &str, range: Option<&str>, bytes: u64| {
+        let store = Large { status, bytes, part: part.clone() };
+        let service = LimitingService { inner: HttpClient::new(store), limiter: Limiter::new(1) };
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = target.parse().unwrap();
+        if let Some(range) = range {
+            request.headers_mut().insert("range", range.parse().unwrap());
+        }
+        let mut body = service.call(request).await.unwrap().into_body();
+        let mut received = 0;
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|error| std::error::Error::source(&error).unwrap().to_string())?;
+            received += frame.data_ref().unwrap().len() as u64;
+        }
+        assert_eq!(service.limiter.semaphore.available_permits(), 1, "the permit is released with the body");
+        Ok::<u64, String>(received)
+    };
+    let too_many = |bytes: u64| Err(format!("the response has more than {bytes} bytes"));
+    let (object, listing) = ("http://store/bucket/object", "http://store/bucket?list-type=2&prefix=a");
+    // A range without an end is the rest of an object whose body is continued, and an object without a range is whole.
+    for range in [Some("bytes=5-"), None] {
+        assert_eq!(read(200, object, range, GIB).await, Ok(GIB), "{range:?}");
+        assert_eq!(read(206, object, range, GIB + 1).await, too_many(GIB), "{range:?}");
+    }
+    // The reader of a range with an end checks its length.
+    assert_eq!(read(206, object, Some("bytes=5-1073741830"), GIB + 1).await, Ok(GIB + 1));
+    assert_eq!(read(200, listing, None, 64 << 20).await, Ok(64 << 20));
+    assert_eq!(read(200, listing, None, (64 << 20) + 1).await, too_many(64 << 20));
+    // The body of an error is cut off, so that its status is still reported.
+    assert_eq!(read(404, object, Some("bytes=5-"), 64 << 10).await, Ok(64 << 10));
+    assert_eq!(read(404, object, Some("bytes=5-"), GIB).await, Ok(0));
 }
