@@ -11,6 +11,7 @@ use std::{
 
 use dashmap::DashMap;
 use forebay_stall::{Lane, Stage};
+use futures::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 
 /// Work in flight in a loader, by stage and block.
@@ -284,10 +285,20 @@ pub(crate) fn recorded_turns<T>(
     begin: impl Fn() -> Working,
     work: impl Future<Output = T>,
 ) -> impl Future<Output = T> {
-    let mut work = Box::pin(work);
+    timed_turns(begin, work).map(|(output, _)| output)
+}
+
+/// As [`recorded_turns`]. Also returns the total time of the turns.
+pub(crate) fn timed_turns<T>(
+    begin: impl Fn() -> Working,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = (T, Duration)> {
+    let (mut work, mut worked) = (Box::pin(work), Duration::ZERO);
     poll_fn(move |context| {
-        let _working = begin();
-        work.as_mut().poll(context)
+        let (_working, begun) = (begin(), Instant::now());
+        let polled = work.as_mut().poll(context);
+        worked += begun.elapsed();
+        polled.map(|output| (output, worked))
     })
 }
 
@@ -313,7 +324,12 @@ impl Drop for Watching {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread::sleep, time::Duration};
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+        thread::sleep,
+        time::Duration,
+    };
 
     use forebay_stall::{Bucket, Session};
 
@@ -373,6 +389,23 @@ mod tests {
         assert_eq!(seen.take(), []);
         assert!(activity.work(Stage::Decode).busy >= 3 * Duration::from_millis(5));
         assert!(activity.blocks.is_empty());
+    }
+
+    #[test]
+    fn the_time_of_work_is_that_of_its_turns_without_the_time_between_them() {
+        let activity = Arc::new(Activity::default());
+        let work = async {
+            sleep(Duration::from_millis(20));
+            futures::pending!();
+            sleep(Duration::from_millis(20));
+        };
+        let mut turns = pin!(timed_turns(|| activity.begin_for(Stage::Gather, &Lane::detached()), work));
+        let (mut context, started) = (Context::from_waker(Waker::noop()), Instant::now());
+        assert!(turns.as_mut().poll(&mut context).is_pending());
+        sleep(Duration::from_millis(50));
+        let Poll::Ready(((), worked)) = turns.as_mut().poll(&mut context) else { panic!("two turns") };
+        assert!(worked >= Duration::from_millis(40));
+        assert!(worked + Duration::from_millis(50) <= started.elapsed());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Config, Error, Job, Pool, Priority, Submitted,
-    activity::{Activity, recorded_turns},
+    activity::{Activity, recorded_turns, timed_turns},
     cpu::fair_queue::Urgency,
     stream::Stream,
     window::{orders::Piece, stream_windows::StreamWindows, window_set::SourcePiece, windows::Windows},
@@ -213,10 +213,15 @@ impl Producer {
                 item_bytes.store(body_bytes / full_batch_size, Ordering::Relaxed);
             }
             let ended = Instant::now();
-            metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));
             Ok(GatheredBatch { batch, label, begun, ended })
         };
-        let turns = recorded_turns(move || recorder.begin_for(Stage::Gather, &watch), gather);
+        let turns = timed_turns(move || recorder.begin_for(Stage::Gather, &watch), gather);
+        let turns = turns.map(|(gathered, worked): (Result<GatheredBatch, Error>, Duration)| {
+            if gathered.is_ok() {
+                metrics::histogram!("forebay_gather_duration_seconds").record(worked);
+            }
+            gathered
+        });
         Ok(self.pool.run_in_turns_when(urgency, flow, Priority::Interactive, turns))
     }
 

@@ -128,7 +128,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Counter "forebay_batch_rows_total": "Rows of produced batches.";
         Counter "forebay_batch_bytes_total": "Bytes of the bodies of produced batches.";
         Histogram(SECONDS) "forebay_gather_duration_seconds" absent "before the first batch":
-            "Time to gather the rows of one batch from frames.";
+            "Time to gather the rows of one batch from frames, without the time in which it waits for its next turn on the CPU threads.";
         Histogram(SECONDS) "forebay_decode_duration_seconds" absent "before the first block":
             "Time to fetch and decode one block and to write its frame.";
         Counter "forebay_decode_rows_total": "Rows written into frames.";
