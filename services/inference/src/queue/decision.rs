@@ -83,12 +83,14 @@ impl CloseReason {
     }
 }
 
-/// Where a batch failed.
+/// Possible causes of the failure of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The worker reported the failure: the cause is the worker or a request.
     Worker,
-    /// The features of the requests could not be looked up, or the reply was too large. The worker is not to blame.
+    /// The features of the requests or the reply are too large: the cause is a request.
+    Size,
+    /// The features of the requests could not be looked up. Neither the worker nor a request is to blame.
     Features,
 }
 

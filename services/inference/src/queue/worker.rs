@@ -6,7 +6,7 @@ use metrics::histogram;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Answer, Batch, BatchId, BatchShape, Cause, Failure, Time, WorkerId,
+    Answer, Batch, BatchId, BatchShape, Cause, Failure, FeaturesFailure, Time, WorkerId,
     state::{Shared, State},
 };
 
@@ -132,8 +132,8 @@ impl<P: Clone, R> Replies<P, R> {
 
     fn fail(&self, state: &mut State<P, R>, now: Time, batch: BatchId, failure: &Failure) -> bool {
         let cause = match failure {
-            // Neither says anything about the worker.
-            Failure::Features { .. } | Failure::TooLarge(_) => Cause::Features,
+            Failure::Features { kind: FeaturesFailure::Limit, .. } | Failure::TooLarge(_) => Cause::Size,
+            Failure::Features { .. } => Cause::Features,
             _ => Cause::Worker,
         };
         let Some(failed) = state.batcher.fail(now, self.worker, batch, cause) else { return false };

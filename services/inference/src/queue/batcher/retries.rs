@@ -178,7 +178,11 @@ impl Batcher {
             let has_other = cause == Cause::Worker && self.has_other(worker);
             let has_failed = |request: &mut Request| std::mem::replace(&mut request.has_failed_alone, true);
             if self.requests.get_mut(alone).is_some_and(has_failed) || !has_other {
-                self.convict(now, *alone);
+                match cause {
+                    Cause::Worker | Cause::Size => self.convict(now, *alone),
+                    // The requests of its tenant would fail as well if they were apart from others, and so would those of others.
+                    Cause::Features => {}
+                }
                 self.remove(*alone);
                 return Some(again);
             }

@@ -132,7 +132,11 @@ fn compare(seed: u64, operations: u64) -> usize {
                     let done = batcher.complete(now, worker, batch);
                     assert_eq!(done, reference.complete(now, worker, batch), "seed {seed}, step {step}");
                 } else {
-                    let cause = if random.u32(0..6) == 0 { Cause::Features } else { Cause::Worker };
+                    let cause = match random.u32(0..9) {
+                        0 => Cause::Features,
+                        1 => Cause::Size,
+                        _ => Cause::Worker,
+                    };
                     let failed = batcher.fail(now, worker, batch, cause);
                     assert_eq!(failed, reference.fail(now, worker, batch, cause), "seed {seed}, step {step}");
                 }

@@ -219,6 +219,37 @@ fn requests_whose_features_cannot_be_looked_up_say_nothing_about_their_worker() 
 }
 
 #[test]
+fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterwards() {
+    let sizes_after = |cause| {
+        let (mut batcher, worker, now) = trained(eager());
+        let tenants = [tenant(1, 1), tenant(2, 1)];
+        let admit = |batcher: &mut Batcher| {
+            for tenant in tenants {
+                batcher.admit_for(tenant.into(), now, (1, 100), None).expect("the queue has room");
+            }
+        };
+        admit(&mut batcher);
+        // The batch of both, and then that of each.
+        let mut failed = 0;
+        while failed < 2 {
+            let formed = batch(batcher.next(now));
+            failed += batcher.fail(now, worker, formed.batch, cause).expect("in flight").len();
+        }
+        admit(&mut batcher);
+        let mut sizes = vec![];
+        while batcher.load(now).queued_requests > 0 {
+            let formed = batch(batcher.next(now));
+            sizes.push(formed.requests.len());
+            batcher.complete(now, worker, formed.batch).expect("in flight");
+        }
+        sizes
+    };
+    assert_eq!(sizes_after(Cause::Features), [2], "no tenant is to blame");
+    assert_eq!(sizes_after(Cause::Size), [1, 1]);
+    assert_eq!(sizes_after(Cause::Worker), [1, 1]);
+}
+
+#[test]
 fn a_tenant_shares_batches_again_a_minute_after_its_last_failure() {
     let (mut batcher, worker, now) = trained(eager());
     let [calm, poison] = [tenant(1, 1), tenant(2, 1)];

@@ -564,15 +564,19 @@ impl Reference {
             .into_iter()
             .filter_map(|given| self.try_again(now, &given.requests))
             .collect();
-        let lost = given_up.into_iter().map(|at| self.give_up(now, at)).collect();
+        let lost = given_up.into_iter().map(|at| self.give_up(now, at, true)).collect();
         if self.workers.is_empty() {
             self.requests.iter_mut().for_each(|request| request.alone_since = Some(now));
         }
         lost
     }
 
-    /// Ends a request that failed alone.
-    fn give_up(&mut self, now: Time, at: usize) -> RequestId {
+    /// Ends a request that failed alone, because of itself unless its features could not be looked up.
+    fn give_up(&mut self, now: Time, at: usize, is_to_blame: bool) -> RequestId {
+        if !is_to_blame {
+            self.end(at);
+            return RequestId(at as u64);
+        }
         let tenant = self.requests[at].tenant;
         if let Some(trial) = self.requests[at].trial.take() {
             // No verdict about its worker.
@@ -703,7 +707,7 @@ impl Reference {
         if given.requests.len() == 1 && again.len() == 1 {
             let had_failed = std::mem::replace(&mut self.requests[again[0]].failed_alone, true);
             if had_failed || !is_of_worker || !self.has_other(worker) {
-                return Some(vec![self.give_up(now, again[0])]);
+                return Some(vec![self.give_up(now, again[0], cause != Cause::Features)]);
             }
         }
         let failed_at = is_of_worker.then_some(worker);
