@@ -15,7 +15,11 @@ import pytest
 
 pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
 
+from differential.dialect import Dialect
+from differential.expressions import Node
+from differential.faults import GREEDY_DISTINCT, ROUNDED_LITERALS, Fault
 from differential.grammar import PAIRS, Grammar, pair
+from differential.literals import number
 from differential.runner import CASES, EXPRESSIONS, dataset_of, is_pair, run_datasets
 
 FIRST = int(os.environ.get("FOREBAY_DIFFERENTIAL_SEED", "1"))
@@ -28,6 +32,40 @@ def test_generated_requests_have_exact_values(tmp_path: Path, seed: int) -> None
     report = run_datasets(list(range(seed, min(seed + DATASETS_PER_TEST, FIRST + DATASETS))), tmp_path)
     assert not report.differences, f"\n{report}"
     assert report.without_duck < report.cases
+
+
+class Anything(Dialect):
+    """Excuses every value of DuckDB."""
+
+    def explains(self, node: Node) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("fault", [ROUNDED_LITERALS, GREEDY_DISTINCT], ids=lambda fault: fault.name)
+def test_faults_are_found_and_no_entry_of_the_dialect_excuses_them(tmp_path: Path, fault: Fault) -> None:
+    report = run_datasets(list(range(1, 11)), tmp_path, fault=fault, dialect=Anything())
+    assert any(each.what == "wrong" for each in report.differences), str(report)
+    assert all(each.what in ("wrong", "refused") and each.way == "select" for each in report.differences), str(report)
+
+
+@pytest.mark.parametrize(
+    "fault, text",
+    [
+        (ROUNDED_LITERALS, "CASE price WHEN CAST(0.1 AS DOUBLE) THEN price ELSE 0.1 END = CAST(0.1 AS DOUBLE) AND price IN (1, CAST(1e2 AS DOUBLE))"),
+        (GREEDY_DISTINCT, "NOT price IS DISTINCT FROM (0.1 AND (price IS NOT DISTINCT FROM (0.1 OR price IN (0.1))) OR price IS NULL)"),
+    ],
+    ids=lambda each: each.name if isinstance(each, Fault) else "",
+)
+def test_a_fault_changes_what_the_server_reads(fault: Fault, text: str) -> None:
+    price, tenth = Node("column", (), "number", text="price"), number("0.1")
+    node = lambda op, *args: Node(op, args, "bool")
+    if fault == ROUNDED_LITERALS:
+        given = node("AND", node("=", node("CASE OF", price, tenth, price, tenth), tenth), node("IN", price, number("1"), number("1e2")))
+    else:
+        inner = node("OR", node("IS NOT DISTINCT FROM", price, tenth), node("IN", price, tenth))
+        outer = node("AND", node("NOT", node("IS DISTINCT FROM", price, tenth)), inner)
+        given = node("OR", outer, node("IS NULL", price))
+    assert fault.flat(given) == text
 
 
 def test_three_hundred_cases_have_each_pair_of_kinds_of_operators() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable
 
-from differential.expressions import COMPARISONS, DISTINCT, Node
+from differential.expressions import COMPARING, Node
 
-COMPARING = (*COMPARISONS, *DISTINCT, "BETWEEN", "NOT BETWEEN", "IN", "NOT IN", "CASE OF", "NULLIF")
+# Where the operands that are one of several possible values begin.
+CHOOSING = {"CASE": 1, "CASE OF": 2, "NVL2": 1, "COALESCE": 0, "GREATEST": 0, "LEAST": 0}
+MOST_DIGITS = 38
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Entry:
 def with_double_literal(node: Node) -> bool:
     """Returns true for comparisons of exact types with a literal that is a DOUBLE in DuckDB."""
     literals = [each.text for each in node.args if each.is_literal and each.what == "literal"]
-    is_double = any("e" in text or sum(map(str.isdigit, text)) > 38 for text in literals if text[-1:].isdigit())
+    is_double = any("e" in text or sum(map(str.isdigit, text)) > MOST_DIGITS for text in literals if text[-1:].isdigit())
     return node.op in COMPARING and is_double and any(each.what in EXACT for each in node.args)
 
 
@@ -49,6 +51,22 @@ def compares(*types: set[str]) -> Callable[[Node], bool]:
         return all(found & wanted for wanted in types)
 
     return applies
+
+
+def digits(node: Node) -> tuple[int, int]:
+    """Returns the digits of a decimal column or of a literal before and after the point."""
+    if not node.is_literal or node.value is None:
+        return node.digits
+    before, _, after = node.text.lstrip("-").partition(".")
+    return len(before.lstrip("0")), len(after)
+
+
+def chooses_long_decimals(node: Node) -> bool:
+    """Returns true if the common type of several decimals needs more digits than a DECIMAL of DuckDB has."""
+    if node.op not in CHOOSING or node.what != "decimal":
+        return False
+    before, after = zip(*map(digits, node.args[CHOOSING[node.op] :]))
+    return max(before) + max(after) > MOST_DIGITS
 
 
 FLOATS = {"float16", "float32", "float64"}
@@ -81,6 +99,12 @@ ENTRIES = [
         "floats of 16 bits with a literal",
         "DuckDB has no such type. The values are stored as FLOAT, to which the literal is rounded.",
         compares({"float16"}, {"literal"}),
+    ),
+    Entry(
+        "one of several values",
+        "DECIMAL with a literal or another DECIMAL that together have more than 38 digits",
+        "DuckDB rounds the values to a DECIMAL of 38 digits.",
+        chooses_long_decimals,
     ),
 ]
 

@@ -7,13 +7,15 @@ that a wrong entry in `OPERATORS` shows as a difference between its two answers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 # Precedence and position of each operator. Operators that do not appear here are spelled like functions.
 OR, AND, NOT, IS, COMPARISON, RANGE, OTHER, SUM, PRODUCT, SIGN = range(1, 11)
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 DISTINCT = ("IS DISTINCT FROM", "IS NOT DISTINCT FROM")
 TESTS = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE", "IS UNKNOWN", "IS NOT UNKNOWN")
+# Operators and functions that compare their operands; CASE OF and NULLIF only the first two.
+COMPARING = (*COMPARISONS, *DISTINCT, "BETWEEN", "NOT BETWEEN", "IN", "NOT IN", "CASE OF", "NULLIF")
 OPERATORS: dict[str, tuple[int, str]] = {
     "OR": (OR, "left"),
     "AND": (AND, "left"),
@@ -45,6 +47,7 @@ class Node:
         text: Name of a column or field, or spelling of a literal.
         duck: Spelling of a literal in DuckDB.
         value: Value of a literal.
+        digits: Digits of a decimal column before and after the point.
     """
 
     op: str
@@ -55,6 +58,7 @@ class Node:
     text: str = ""
     duck: str = ""
     value: Any = None
+    digits: tuple[int, int] = (0, 0)
 
     def parts(self) -> Iterator[Node]:
         yield self
@@ -88,7 +92,11 @@ class Spelling:
         self.full, self.duck = full, duck
 
     def __call__(self, node: Node) -> str:
-        return self.spell(node, 0, 0)
+        return self.group(lambda: self.spell(node, 0, 0))
+
+    def group(self, spelled: Callable[[], str]) -> str:
+        """Returns a text that ends at a parenthesis, a comma, a keyword or the end."""
+        return spelled()
 
     def spell(self, node: Node, left: int, right: int) -> str:
         """Spells `node` between operators of the given precedences; 0 stands for none."""
@@ -98,7 +106,7 @@ class Spelling:
         takes_left, takes_right = place != "prefix", place != "postfix"
         needed = (takes_left and left >= own) or (takes_right and (right > own or (right == own and place in ("none", "range"))))
         if self.full or needed:
-            return f"({self.operation(node, own, place, 0, 0)})"
+            return f"({self.group(lambda: self.operation(node, own, place, 0, 0))})"
         return self.operation(node, own, place, left, right)
 
     def operation(self, node: Node, own: int, place: str, left: int, right: int) -> str:
@@ -113,7 +121,11 @@ class Spelling:
             # The lower bound ends at AND, therefore nothing that binds less tightly stands there.
             return f"{first} {node.op} {self.spell(node.args[1], own, SIGN)} AND {self.spell(node.args[2], own, right)}"
         sign = "//" if self.duck and node.op == "/" and not node.bits else node.op
-        return f"{first} {sign} {self.spell(node.args[1], own, right)}"
+        return f"{first} {sign} {self.second(node, own, right)}"
+
+    def second(self, node: Node, own: int, right: int) -> str:
+        """Spells the right side of an operator with two operands."""
+        return self.spell(node.args[1], own, right)
 
     def atom(self, node: Node) -> str:
         if node.op == "column":

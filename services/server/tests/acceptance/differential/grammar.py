@@ -77,7 +77,8 @@ class Column:
     def node(self) -> Node:
         arrow = self.kind.arrow
         what = "integer" if at.is_integer(arrow) else "decimal" if at.is_decimal(arrow) else self.kind.name
-        return Node("column", (), self.kind.family, what=what, bits=self.kind.float_bits, text=self.name)
+        digits = (arrow.precision - arrow.scale, arrow.scale) if what == "decimal" else (0, 0)
+        return Node("column", (), self.kind.family, what=what, bits=self.kind.float_bits, text=self.name, digits=digits)
 
 
 class Grammar:
@@ -107,7 +108,8 @@ class Grammar:
     def simple(self) -> Node:
         """Compares a column with constants, by which row groups and pages are excluded."""
         columns = [column for name in self.comparable for column in self.of[name]]
-        first = self.rng.choice(columns).node
+        exact = [column for column in columns if column.node.what in ("integer", "decimal")]
+        first = self.rng.choice(exact if self.rng.random() < 0.5 else columns).node
         op = self.rng.choice([*COMPARISONS, "=", "=", "IN", "BETWEEN", "IS NOT DISTINCT FROM"])
         count = {"IN": 2, "BETWEEN": 2}.get(op, 1)
         return self.node(op, [first, *(self.literal(first) for _ in range(count))], None, "bool")
@@ -128,7 +130,9 @@ class Grammar:
             return self.node(op, operands, forced, "text", "text")
         if op in ARITHMETIC:
             return self.arithmetic(op, depth, forced)
-        family = given.family if given else self.rng.choice(["number", "number", *self.comparable])
+        # A truth value on the right is what a parser can confuse with a condition that follows.
+        likely = ["bool"] if op in DISTINCT and self.rng.random() < 0.3 else ["number", "number", *self.comparable]
+        family = given.family if given else self.rng.choice(likely)
         return self.compared(op, family, depth, forced)
 
     def node(self, op: str, operands: list[Node], forced: tuple[int, Node] | None, family: str, what: str = "bool", bits: int = 0) -> Node:

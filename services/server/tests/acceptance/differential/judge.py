@@ -10,6 +10,7 @@ from differential.dialect import Dialect
 from differential.duck import Duck, Refused
 from differential.evaluation import evaluate
 from differential.expressions import DUCK_FLAT, DUCK_FULL, FLAT, FULL, Node
+from differential.faults import NO_FAULT, Fault
 from differential.kinds import Span, same
 from differential.served import UNPRUNED, Served
 
@@ -66,12 +67,13 @@ def shape(node: Node) -> str:
 
 @dataclass
 class Judge:
-    """Judges expressions over a dataset."""
+    """Judges expressions over a dataset. With a fault, the server receives what a server with this fault would have understood."""
 
     dataset: Dataset
     served: Served
     duck: Duck
     dialect: Dialect
+    fault: Fault = NO_FAULT
     without_duck: int = field(default=0)
 
     def second_opinion(self, text: str, node: Node) -> list | Refused | str:
@@ -84,14 +86,15 @@ class Judge:
 
     def judge(self, nodes: list[Node]) -> list[Difference | None]:
         """Returns the first difference of each expression, or None."""
-        flat = self.served.values([FLAT(node) for node in nodes])
-        full = self.served.values([FULL(node) for node in nodes])
+        flat = self.served.values([self.fault.flat(node) for node in nodes])
+        full = self.served.values([self.fault.full(node) for node in nodes])
         return [self.judge_one(node, *found) for node, *found in zip(nodes, flat, full)]
 
     def judge_one(self, node: Node, flat: list | Refused, full: list | Refused) -> Difference | None:
         exact = [evaluate(node, row) for row in self.dataset.row_dicts]
-        found = self.of_values(node, "select", FLAT(node), flat, exact) or self.of_values(node, "select", FULL(node), full, exact)
-        if found or node.family != "bool":
+        found = self.of_values(node, FLAT(node), flat, exact) or self.of_values(node, FULL(node), full, exact)
+        # A filter shows no more of a fault than the same condition in `select`.
+        if found or node.family != "bool" or self.fault != NO_FAULT:
             return found
         matching = [row for row, value in enumerate(exact) if value is True]
         for way, text in (("filter", FLAT(node)), ("filter", FULL(node)), ("filter without pruning", UNPRUNED.format(FLAT(node)))):
@@ -104,7 +107,8 @@ class Judge:
                 return Difference("wrong", way, text, row, row in ids, row in matching, shape=shape(node))
         return None
 
-    def of_values(self, node: Node, way: str, text: str, ours: list | Refused, exact: list) -> Difference | None:
+    def of_values(self, node: Node, text: str, ours: list | Refused, exact: list) -> Difference | None:
+        way = "select"
         duck_text = DUCK_FLAT(node) if text == FLAT(node) else DUCK_FULL(node)
         duck = self.second_opinion(duck_text, node)
         if isinstance(ours, Refused):
@@ -122,7 +126,8 @@ class Judge:
         if len(ours) != len(exact):
             return Difference("wrong", way, text, -1, f"{len(ours)} rows", f"{len(exact)} rows", duck, shape(node))
         if isinstance(duck, list):
-            for row, (value, wanted) in enumerate(zip(duck, exact)):
-                if not same(with_length(value), with_length(wanted)) and not self.dialect.explains(node):
-                    return Difference("oracle", way, duck_text, row, ours[row], wanted, value, shape(node))
+            differing = (row for row, pair in enumerate(zip(duck, exact)) if not same(*map(with_length, pair)))
+            row = next(differing, None)
+            if row is not None and not self.dialect.explains(node):
+                return Difference("oracle", way, duck_text, row, ours[row], exact[row], duck[row], shape(node))
         return None

@@ -13,6 +13,7 @@ from differential.datasets import Dataset, generate
 from differential.dialect import Dialect
 from differential.duck import Duck, Refused
 from differential.expressions import Node
+from differential.faults import NO_FAULT, Fault
 from differential.grammar import Column, Grammar, pair
 from differential.judge import Difference, Judge
 from differential.kinds import plain_values, same
@@ -90,10 +91,10 @@ def dataset_of(seed: int) -> Dataset:
     return generate(seed, writers.allowed_for(writer), has_negative_zeros=writer not in ("duckdb", "mixed"))
 
 
-def run_datasets(seeds: list[int], folder: Path, only: int | None = None) -> Report:
+def run_datasets(seeds: list[int], folder: Path, only: int | None = None, fault: Fault = NO_FAULT, dialect: Dialect | None = None) -> Report:
     """Runs the datasets with these seeds on one server, whose files are in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    report, prepared = Report(), [prepare(seed, folder) for seed in seeds]
+    report, prepared = Report(dialect=dialect or Dialect()), [prepare(seed, folder) for seed in seeds]
     config = folder / "forebay.toml"
     config.write_text("".join(f'[online.{each.name}]\nkey = ["{each.key.name}"]\n' for each in prepared))
     pool = Pool(folder)
@@ -101,7 +102,7 @@ def run_datasets(seeds: list[int], folder: Path, only: int | None = None) -> Rep
         server = pool.start({each.name: each.path for each in prepared}, config=config)
         with Client(server.location) as client:
             for each in prepared:
-                run(each, client, report, only)
+                run(each, client, report, only, fault)
     finally:
         pool.close()
     return report
@@ -124,13 +125,13 @@ def prepare(seed: int, folder: Path) -> Prepared:
     return Prepared(dataset, path, f"seed-{seed}", lookups.key_column(dataset, wide_deltas.possible(dataset, path)))
 
 
-def run(prepared: Prepared, client: Client, report: Report, only: int | None = None) -> None:
+def run(prepared: Prepared, client: Client, report: Report, only: int | None = None, fault: Fault = NO_FAULT) -> None:
     """Runs the cases of a dataset, or one of them, and adds what it finds to `report`."""
     name, path = prepared.name, prepared.path
     served = Served(client, name)
     dataset = wide_deltas.without_refused(prepared.dataset, served, path, report.dialect)
     duck = Duck(dataset)
-    judge = Judge(dataset, served, duck, report.dialect)
+    judge = Judge(dataset, served, duck, report.dialect, fault)
     found: dict[int, Difference | None] = {0: rows_differ(dataset, served)}
     # Nothing is compared in a dataset that cannot be read, because everything would differ.
     if found[0] is None:
