@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
+duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
 
+from differential import wide_deltas
 from differential.dialect import Dialect
 from differential.expressions import Node
 from differential.faults import GREEDY_DISTINCT, ROUNDED_LITERALS, Fault
@@ -76,3 +77,20 @@ def test_three_hundred_cases_have_each_pair_of_kinds_of_operators() -> None:
     for number, (outer, inner, position) in enumerate(PAIRS):
         found = pair(grammar, number).pairs()
         assert any(one in outer and other in inner and at == position for one, other, at in found), (outer, inner, position)
+
+
+@pytest.mark.parametrize("version, wide", [("v1", set()), ("v2", {"ends", "dates", "unsigned", "lists"})])
+def test_only_columns_whose_pages_have_wide_deltas_may_be_refused(tmp_path: Path, version: str, wide: set[str]) -> None:
+    path = tmp_path / "0-duckdb.parquet"
+    least, most = -(2**31), 2**31 - 1
+    # The deltas of `near` take 32 bits.
+    columns = [
+        f"unnest([{least}, {most}, NULL])::INTEGER AS ends",
+        f"unnest([{least // 2}, {-least // 2 - 1}, NULL])::INTEGER AS near",
+        f"unnest([DATE '1970-01-01' - {most - 1}, DATE '1970-01-01' + {most - 1}, NULL]) AS dates",
+        f"unnest([{2**31}, {2**31 + 1}, NULL])::UINTEGER AS unsigned",
+        f"unnest([[{least}, NULL, {most}], [], NULL])::INTEGER[] AS lists",
+        f"unnest([{-(2**63)}, {2**63 - 1}, NULL])::BIGINT AS long",
+    ]
+    duckdb.sql(f"COPY (SELECT {', '.join(columns)}) TO '{path}' (FORMAT parquet, PARQUET_VERSION {version})")
+    assert wide_deltas.names_in(path) == wide

@@ -122,7 +122,7 @@ def prepare(seed: int, folder: Path) -> Prepared:
     """Writes the files of a dataset."""
     dataset, path = dataset_of(seed), folder / f"seed-{seed}"
     writers.write(dataset, path, writer_of(seed))
-    return Prepared(dataset, path, f"seed-{seed}", lookups.key_column(dataset, wide_deltas.possible(dataset, path)))
+    return Prepared(dataset, path, f"seed-{seed}", lookups.key_column(dataset, wide_deltas.columns(dataset, path)))
 
 
 def run(prepared: Prepared, client: Client, report: Report, only: int | None = None, fault: Fault = NO_FAULT) -> None:

@@ -16,7 +16,7 @@ class Byte(int):
     """An i8."""
 
 
-TRUE, FALSE, BYTE, I32, LONG, BINARY, LIST, STRUCT = 1, 2, 3, 5, 6, 8, 9, 12
+TRUE, FALSE, BYTE, I16, I32, LONG, FLOATING, BINARY, LIST, SET, _, STRUCT = range(1, 13)
 
 
 def varint(value: int) -> bytes:
@@ -69,3 +69,58 @@ def struct(fields: dict[int, Any]) -> bytes:
         if not isinstance(value, bool):
             out += encode(value)
     return bytes(out + b"\0")
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Returns a number and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return value, place
+
+
+def read_zigzag(data: bytes, place: int) -> tuple[int, int]:
+    value, place = read_varint(data, place)
+    return (value >> 1) ^ -(value & 1), place
+
+
+def decode(data: bytes, place: int, code: int = STRUCT) -> tuple[Any, int]:
+    """Returns a value of the given type, by default a struct as a dict, and the place behind it."""
+    if code in (TRUE, FALSE):
+        return code == TRUE, place
+    if code == BYTE:
+        return data[place], place + 1
+    if code in (I16, I32, LONG):
+        return read_zigzag(data, place)
+    if code == FLOATING:
+        return data[place : place + 8], place + 8
+    if code == BINARY:
+        size, place = read_varint(data, place)
+        return data[place : place + size], place + size
+    if code in (LIST, SET):
+        return decode_list(data, place)
+    found: dict[int, Any] = {}
+    number = 0
+    while data[place]:
+        step, kind = divmod(data[place], 16)
+        if step:
+            number, place = number + step, place + 1
+        else:
+            number, place = read_zigzag(data, place + 1)
+        found[number], place = decode(data, place, kind)
+    return found, place + 1
+
+
+def decode_list(data: bytes, place: int) -> tuple[list, int]:
+    (count, kind), place = divmod(data[place], 16), place + 1
+    if count == 15:
+        count, place = read_varint(data, place)
+    items = []
+    for _ in range(count):
+        # A boolean has a byte only in a list.
+        item, place = (data[place] == TRUE, place + 1) if kind in (TRUE, FALSE) else decode(data, place, kind)
+        items.append(item)
+    return items, place
