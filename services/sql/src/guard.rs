@@ -25,20 +25,20 @@ use datafusion_physical_expr::{
 };
 
 use crate::{
-    exact::{cast::nearest, function},
+    exact::{cast::exact, function},
     nan::{has_floats, with_one_nan},
     time_of_day::checked,
     values::member::is_member_test,
 };
 
 /// Replaces every `AND` and `OR` whose right side can fail, makes integer overflow an error instead of wrapping around, converts
-/// decimals to the nearest floats, checks texts that become times of day, and gives every computed float one NaN.
+/// decimals exactly or to the nearest floats, checks texts that become times of day, and gives every computed float one NaN.
 ///
 /// # Errors
 /// If a part has no type in `schema`.
 pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let replaced = expression.transform_up(|part| {
-        let part = one_nan(checked(nearest(part, schema)?, schema)?, schema)?;
+        let part = one_nan(checked(exact(part, schema)?, schema)?, schema)?;
         let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::yes(part)) };
         let replaced: Arc<dyn PhysicalExpr> = match binary.op() {
             Operator::And | Operator::Or if can_fail(binary.right(), schema) => Arc::new(Guarded {

@@ -1,4 +1,4 @@
-//! Casts of decimals to the nearest floats, as parts of expressions.
+//! Casts of decimals to the nearest floats, and of decimals of 256 bits to integers, as parts of expressions.
 
 use std::{
     fmt,
@@ -18,33 +18,33 @@ use datafusion_physical_expr::{
 
 use super::floats;
 
-/// Replaces a cast of decimals to floats by one that gives the nearest floats. Other parts stay as they are.
-pub(crate) fn nearest(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+/// Replaces a cast of decimals that [`floats::cast`] does in another way than Arrow. Other parts stay as they are.
+pub(crate) fn exact(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
     let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));
     let Some((value, to, safe)) = cast.or_else(try_cast) else { return Ok(part) };
-    if !floats::rounds(&value.data_type(schema)?, to) {
+    if !floats::differs(&value.data_type(schema)?, to) {
         return Ok(part);
     }
-    Ok(Arc::new(NearestFloats { value: Arc::clone(value), to: to.clone(), safe }))
+    Ok(Arc::new(ExactCast { value: Arc::clone(value), to: to.clone(), safe }))
 }
 
-/// A cast of decimals to the nearest floats. With `safe`, values that can't be converted become null.
+/// A cast by [`floats::cast`]. With `safe`, values that can't be converted become null.
 #[derive(Debug, Eq)]
-struct NearestFloats {
+struct ExactCast {
     value: Arc<dyn PhysicalExpr>,
     to: DataType,
     safe: bool,
 }
 
 // A derived implementation moves out of the pointer: https://github.com/rust-lang/rust/issues/78808
-impl PartialEq for NearestFloats {
+impl PartialEq for ExactCast {
     fn eq(&self, other: &Self) -> bool {
         self.value.eq(&other.value) && self.to == other.to && self.safe == other.safe
     }
 }
 
-impl Hash for NearestFloats {
+impl Hash for ExactCast {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.value.hash(state);
         self.to.hash(state);
@@ -52,13 +52,13 @@ impl Hash for NearestFloats {
     }
 }
 
-impl fmt::Display for NearestFloats {
+impl fmt::Display for ExactCast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({} AS {})", if self.safe { "TRY_CAST" } else { "CAST" }, self.value, self.to)
     }
 }
 
-impl PhysicalExpr for NearestFloats {
+impl PhysicalExpr for ExactCast {
     fn data_type(&self, _: &Schema) -> Result<DataType> {
         Ok(self.to.clone())
     }

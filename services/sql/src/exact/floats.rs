@@ -1,11 +1,12 @@
-//! Conversion of decimals to the nearest floats.
+//! Conversion of decimals to the nearest floats, and of decimals of 256 bits to integers.
 //!
-//! Arrow divides a rounded integer by a rounded power of ten, which is often a neighbour of the nearest float.
+//! Arrow divides a rounded integer by a rounded power of ten, which is often a neighbour of the nearest float. Of decimals of 256 bits it
+//! takes the lowest 64 bits.
 
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StructArray,
+    Array, ArrayRef, Decimal128Array, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StructArray,
     cast::AsArray,
     types::{
         Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType, Float16Type, Float32Type,
@@ -28,25 +29,26 @@ const POWERS: [f64; 23] = [
 const POWERS_F32: [f32; 11] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10];
 
 /// Converts values as Arrow does, except that decimals become the nearest floats, also in lists and structs. Beyond the range of the
-/// float type they become infinite.
+/// float type they become infinite. Decimals of 256 bits become integers only if they fit.
 ///
 /// # Errors
 /// As `arrow_cast::cast_with_options`.
 pub fn cast(array: &ArrayRef, to: &DataType, options: &CastOptions<'_>) -> Result<ArrayRef, ArrowError> {
-    let array = with_floats(array, to)?;
+    let array = prepared(array, to)?;
     if array.data_type() == to { Ok(array) } else { cast_with_options(&array, to, options) }
 }
 
 /// Returns true if [`cast`] differs from the conversion of Arrow.
-pub(crate) fn rounds(from: &DataType, to: &DataType) -> bool {
+pub(crate) fn differs(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
+        (DataType::Decimal256(..), to) if to.is_integer() => true,
         (from, to) if from.is_decimal() => to.is_floating(),
-        (DataType::Dictionary(_, from), to) => rounds(from, to),
+        (DataType::Dictionary(_, from), to) => differs(from, to),
         (DataType::Struct(from), DataType::Struct(to)) => {
-            from.iter().zip(to).any(|(from, to)| rounds(from.data_type(), to.data_type()))
+            from.iter().zip(to).any(|(from, to)| differs(from.data_type(), to.data_type()))
         }
         (from, to) => match (item(from), item(to)) {
-            (Some(from), Some(to)) => rounds(from, to),
+            (Some(from), Some(to)) => differs(from, to),
             _ => false,
         },
     }
@@ -87,9 +89,10 @@ fn number(unscaled: i256, scale: i8) -> Number {
     Number::parse(&text).expect("an integer and an exponent are a number")
 }
 
-/// Replaces the decimals in an array that are floats in the type `to`. Other parts of the array keep their types.
-fn with_floats(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    if !rounds(array.data_type(), to) {
+/// Replaces the decimals in an array that are floats in the type `to`, and those of 256 bits that are integers by ones of 128 bits. Other
+/// parts of the array keep their types.
+fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    if !differs(array.data_type(), to) {
         return Ok(Arc::clone(array));
     }
     let unexpected = || ArrowError::CastError(format!("no conversion of {} to {to}", array.data_type()));
@@ -97,14 +100,15 @@ fn with_floats(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> 
         (DataType::Decimal32(..), to) => floats::<Decimal32Type>(array, to),
         (DataType::Decimal64(..), to) => floats::<Decimal64Type>(array, to),
         (DataType::Decimal128(..), to) => floats::<Decimal128Type>(array, to),
+        (DataType::Decimal256(..), to) if to.is_integer() => Arc::new(whole(array)?),
         (DataType::Decimal256(..), to) => floats::<Decimal256Type>(array, to),
         (DataType::Dictionary(_, value), to) => {
-            with_floats(&cast_with_options(array, value, &CastOptions::default())?, to)?
+            prepared(&cast_with_options(array, value, &CastOptions::default())?, to)?
         }
         (DataType::Struct(_), DataType::Struct(to)) => {
             let rows = array.len();
             let (fields, columns, nulls) = array.as_struct().clone().into_parts();
-            let columns = columns.iter().zip(to).map(|(column, to)| with_floats(column, to.data_type()));
+            let columns = columns.iter().zip(to).map(|(column, to)| prepared(column, to.data_type()));
             let columns = columns.collect::<Result<Vec<_>, _>>()?;
             let fields = fields.iter().zip(&columns).map(|(field, column)| retyped(field, column)).collect();
             Arc::new(StructArray::try_new_with_length(fields, columns, nulls, rows)?)
@@ -112,7 +116,7 @@ fn with_floats(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> 
         (DataType::FixedSizeList(..), to) => {
             let rows = array.len();
             let (field, size, values, nulls) = array.as_fixed_size_list().clone().into_parts();
-            let values = with_floats(&values, item(to).ok_or_else(unexpected)?)?;
+            let values = prepared(&values, item(to).ok_or_else(unexpected)?)?;
             let field = retyped(&field, &values);
             Arc::new(FixedSizeListArray::try_new_with_length(field, size, values, nulls, rows)?)
         }
@@ -122,9 +126,22 @@ fn with_floats(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> 
     })
 }
 
+/// Removes the fractions of decimals. Those beyond 128 bits become the largest or the smallest number, which is no integer of 64 bits.
+fn whole(array: &ArrayRef) -> Result<Decimal128Array, ArrowError> {
+    let decimals = array.as_primitive::<Decimal256Type>();
+    let scale = decimals.scale();
+    let power = i256::from_i128(10).wrapping_pow(scale.unsigned_abs().into());
+    let whole: Decimal128Array = decimals.unary(|value| {
+        let whole = if scale < 0 { value.checked_mul(power) } else { value.checked_div(power) };
+        let beyond = if value < i256::ZERO { i128::MIN } else { i128::MAX };
+        whole.and_then(i256::to_i128).unwrap_or(beyond)
+    });
+    whole.with_precision_and_scale(38, 0)
+}
+
 fn list<O: OffsetSizeTrait>(list: &GenericListArray<O>, item: &DataType) -> Result<ArrayRef, ArrowError> {
     let (field, offsets, values, nulls) = list.clone().into_parts();
-    let values = with_floats(&values, item)?;
+    let values = prepared(&values, item)?;
     Ok(Arc::new(GenericListArray::<O>::try_new(retyped(&field, &values), offsets, values, nulls)?))
 }
 

@@ -521,3 +521,39 @@ fn decimals_become_the_nearest_floats() {
         assert_eq!(half, nearest_half(&exact), "{unscaled}e-{scale}");
     }
 }
+
+#[test]
+fn decimals_of_256_bits_become_integers_only_if_they_fit() {
+    let all = [
+        "0",
+        "-7.9",
+        "9223372036854775807.9",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "18446744073709551621",
+        "9999999999999999999999999999999999.5555",
+        "-170141183460469231731687303715884105733",
+    ];
+    let unscaled = all.map(|text| {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        i256::from_string(&format!("{whole}{fraction:0<4}")).unwrap()
+    });
+    let column = Decimal256Array::from_iter_values(unscaled).with_precision_and_scale(60, 4).unwrap();
+    let batch = RecordBatch::try_from_iter([("d", Arc::new(column) as ArrayRef)]).unwrap();
+    for (row, text) in all.iter().enumerate() {
+        let whole: i128 = text.split('.').next().unwrap().parse().unwrap_or(i128::MIN);
+        let row = batch.slice(row, 1);
+        for (data_type, fits) in [
+            ("INT", i32::try_from(whole).is_ok()),
+            ("BIGINT", i64::try_from(whole).is_ok()),
+            ("BIGINT UNSIGNED", u64::try_from(whole).is_ok()),
+        ] {
+            let tried = format!("CAST(TRY_CAST(d AS {data_type}) AS VARCHAR) AS y");
+            let tried = Expression::column(&tried, &row.schema()).unwrap().evaluate(&row).unwrap();
+            let found = tried.is_valid(0).then(|| tried.as_string::<i32>().value(0).to_owned());
+            assert_eq!(found, fits.then(|| whole.to_string()), "{text} as {data_type}");
+            let cast = Expression::column(&format!("CAST(d AS {data_type}) AS y"), &row.schema()).unwrap();
+            assert_eq!(cast.evaluate(&row).is_ok(), fits, "{text} as {data_type}");
+        }
+    }
+}
