@@ -251,6 +251,9 @@ impl Loader {
     /// Compiles the expressions of `train`, each as an operation of its own.
     async fn compiled(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<Expressions>, Error> {
         let flow = Flow::of(self.tenant);
+        if !train.values.is_empty() {
+            self.windows.forecast().forget_ended_with_sets();
+        }
         let sets = self.values.of(train, &self.pool, flow).await?;
         Expressions::compile(&self.pool, flow, reader.snapshot(), train, sets).await.map(Arc::new)
     }

@@ -202,9 +202,8 @@ fn at_three_times_the_capacity_goodput_stays_at_the_peak_and_no_expired_request_
             let timeout = Duration::from_millis(timeout);
             let config = || QueueConfig { max_batch_rows: 640, ..QueueConfig::default() };
             let limit = capacity(640) * deviation.speed();
-            let at = |share: f64| simulate(config(), share * limit, timeout, 40.0, deviation);
-            let peak =
-                [0.7, 0.8, 0.9, 1.0, 1.1].map(|share| at(share).goodput()).into_iter().fold(0.0, f64::max);
+            let at = |share: f64| simulate(config(), share * limit, timeout, 20.0, deviation);
+            let peak = [0.8, 0.9, 1.0, 1.1].map(|share| at(share).goodput()).into_iter().fold(0.0, f64::max);
             let measured = at(3.0);
             let (goodput, late, expired) = (measured.goodput(), measured.late, measured.expired);
             assert!(

@@ -131,6 +131,14 @@ impl NextUse {
         StreamProgress { forecast: self.clone(), schedule, stream }
     }
 
+    /// Forgets the ended streams whose requests have sets of values, which stay in memory as long as the jobs of these streams.
+    pub(crate) fn forget_ended_with_sets(&self) {
+        self.shared.schedules.write().retain(|schedule| {
+            schedule.job.train().values.is_empty()
+                || schedule.streams().iter().any(|stream| stream.is_running())
+        });
+    }
+
     /// Estimated size of the frames of all streamed views, over whole snapshots, in bytes.
     pub(crate) fn frame_bytes(&self) -> u64 {
         self.schedules()

@@ -56,12 +56,10 @@ async fn same_global_batches_for_any_world_size_lanes_threads_and_memory() {
         let nothing_ahead =
             Config { prefetch_bytes: 1, window_prefetch_bytes: 0, decode_rows: 64, ..Config::default() };
         let narrow = loader(needed + needed / 8, 1, nothing_ahead);
-        for world_size in [1, 2, 3, 4, 6, 8] {
-            for lanes in [1, 3] {
-                let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, &reader);
-                for loader in [&ample, &narrow] {
-                    assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
-                }
+        for (world_size, lanes) in [(1, 3), (2, 1), (3, 3), (4, 1), (6, 3), (8, 1)] {
+            let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, &reader);
+            for loader in [&ample, &narrow] {
+                assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
             }
         }
     }
@@ -84,7 +82,8 @@ async fn a_start_step_gives_exactly_the_tail() {
         let steps = job(&request(0), &reader).steps();
         assert_eq!(whole.len() as u64, 2 * steps);
         assert_ne!(whole[0], whole[steps as usize], "epochs differ");
-        for start_step in 0..=steps {
+        // The first and the last steps, and some in between.
+        for start_step in (0..=steps).filter(|step| step % 7 < 2 || step + 2 > steps) {
             let tail = ids(&loader, &job(&request(start_step), &reader)).await;
             assert_eq!(tail, whole[start_step as usize..], "step {start_step}");
         }

@@ -60,12 +60,10 @@ async fn same_order(reader: &Reader, view: &Train, is_kept: fn(i64) -> bool) {
         ..Config::default()
     };
     let slow = loader(needed * 2, 3, nothing_ahead);
-    for world_size in [1, 2, 3, 4, 6, 8] {
-        for lanes in [1, 2, 5] {
-            let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, reader);
-            for loader in [&ample, &narrow, &slow] {
-                assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
-            }
+    for (world_size, lanes) in [(1, 1), (1, 5), (2, 2), (3, 1), (4, 5), (6, 2), (8, 1), (8, 5)] {
+        let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, reader);
+        for loader in [&ample, &narrow, &slow] {
+            assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
         }
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! The same seed always produces the same list of events.
 //!
-//! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 500), `FOREBAY_SIMULATION_FIRST` the first one (default 0).
+//! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 400), `FOREBAY_SIMULATION_FIRST` the first one (default 0).
 //! With `FOREBAY_SIMULATION_TRACE` every event is printed.
 
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
@@ -45,7 +45,7 @@ fn run_twice(seed: u64) -> Option<world::Run> {
 
 #[test]
 fn streams_deliver_their_bytes_and_release_their_memory_whatever_fails_is_late_or_restarts() {
-    let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 500));
+    let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 400));
     let results = Mutex::new((world::Totals::default(), Vec::new()));
     seeds::each(first, seeds, |seed| {
         let checked = run_twice(seed);

@@ -105,7 +105,7 @@ fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(3000))]
+    #![proptest_config(crate::cases(1000))]
 
     #[test]
     fn a_row_has_one_value_or_error_whatever_the_other_rows(

@@ -148,7 +148,7 @@ async fn list_all(location: &Location, config: &Config, progress: &Progress) -> 
 async fn single(location: &Location) -> Result<Option<Listed>, Error> {
     let Some(name) = location.root().filename() else { return Ok(None) };
     if let Some(reads) = location.local_reads()
-        && is_directory(location, reads).await
+        && is_directory(location, reads).await?
     {
         return Ok(None);
     }
@@ -160,7 +160,11 @@ async fn single(location: &Location) -> Result<Option<Listed>, Error> {
     Ok(Some(Listed { path: name.to_owned(), version: Version::new(location.kind(), &meta) }))
 }
 
-async fn is_directory(location: &Location, reads: &LocalReads) -> bool {
+/// True if a local location is a folder.
+///
+/// # Errors
+/// [`Error::Unsupported`] if it is neither a folder nor a file. Opening a FIFO would wait for a writer.
+async fn is_directory(location: &Location, reads: &LocalReads) -> Result<bool, Error> {
     let path = format!("/{}", location.root());
     let permit = reads.file_system_permit().await;
     let found = spawn_blocking(move || {
@@ -168,9 +172,15 @@ async fn is_directory(location: &Location, reads: &LocalReads) -> bool {
         drop(permit);
         found
     });
-    let Ok(Ok(found)) = found.await else { return false };
+    let Ok(Ok(found)) = found.await else { return Ok(false) };
     reads.found_on(found.dev());
-    found.is_dir()
+    match found.is_dir() || found.is_file() {
+        true => Ok(found.is_dir()),
+        false => Err(Error::unsupported(
+            location.url(),
+            "a pipe, a socket or a device; expected a file or a folder",
+        )),
+    }
 }
 
 async fn below(

@@ -119,3 +119,16 @@ async fn a_glob_is_not_found_and_the_error_says_that_globs_are_not_supported() {
     let location = Location::parse(location.to_str().unwrap(), &fixture.config).unwrap();
     assert_eq!(fixture.take_at(&location).await.unwrap().rows(), 1);
 }
+
+#[tokio::test]
+async fn a_socket_or_a_device_is_refused_without_waiting_for_it() {
+    let fixture = Fixture::new();
+    let socket = fixture.data().join("rows.parquet");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [socket.to_str().unwrap(), "/dev/null"] {
+        let location = Location::parse(path, &fixture.config).unwrap();
+        let error = fixture.take_at(&location).await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(error.to_string().contains("expected a file or a folder"), "{error}");
+    }
+}

@@ -37,19 +37,21 @@ impl Batcher {
         self.workers.iter().filter(move |(_, worker)| !worker.is_overdue && !worker.record.is_suspended(now))
     }
 
-    /// Workers that can receive batches: the healthy ones or, if there are none, the suspended ones.
+    /// Workers that can receive batches: the healthy ones or, if all workers are suspended, those. Requests wait for overdue workers, which
+    /// may only be slow, and do not fail at a suspended one in the meantime.
     pub(super) fn usable(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
-        let has_healthy = self.healthy(now).next().is_some();
+        let all_suspended = self.workers.values().all(|worker| worker.record.is_suspended(now));
         self.workers.iter().filter(move |(_, worker)| {
-            let gives_way = has_healthy && worker.record.is_suspended(now);
+            let gives_way = !all_suspended && worker.record.is_suspended(now);
             !worker.is_overdue && !gives_way
         })
     }
 
-    /// True if another worker than `worker` can tell whether a request fails because of it.
+    /// True if another worker than `worker` can tell whether a request fails because of it. An overdue one can if `worker` is not trusted.
     pub(super) fn has_other(&self, worker: WorkerId) -> bool {
+        let is_trusted = self.workers.get(&worker).is_some_and(|worker| worker.record.is_trusted());
         let mut others = self.workers.iter().filter(|(id, _)| **id != worker);
-        others.any(|(_, other)| !other.is_overdue && other.record.is_trusted())
+        others.any(|(_, other)| other.record.is_trusted() && !(other.is_overdue && is_trusted))
     }
 
     /// Begins the trial of the requests of a failed batch, except those that have one already.

@@ -185,6 +185,42 @@ fn a_suspended_worker_that_computes_its_next_batch_is_as_good_as_before() {
 }
 
 #[test]
+fn requests_wait_for_a_slow_worker_and_do_not_fail_at_a_suspended_one() {
+    let (mut batcher, good, now) = trained(eager());
+    let broken = batcher.add_worker(now, 2);
+    let senders = [Sender { tenant: tenant(1, 1), every: ms(5), is_poison: false }];
+    simulate(&mut batcher, &senders, &[broken], 1);
+    // Suspended again and again, for longer each time.
+    for _ in 0..4 {
+        batcher.suspend(ms(10_000), broken);
+    }
+    let mut now = ms(10_000);
+    let slow = batcher.admit(now, 1, 100, None).expect("admitted");
+    let formed = batch(batcher.next(now));
+    assert_eq!(formed.worker, good);
+    now += Duration::from_secs(2);
+    assert_eq!(batcher.suspend_overdue(now), [good]);
+    let waiting = batcher.admit(now, 1, 100, None).expect("admitted");
+    assert!(matches!(batcher.next(now), Decision::Wait(_)), "the suspended worker gets a batch");
+    // The suspension ends. The next batch finds out whether the worker is good again, and it is not.
+    now += Duration::from_secs(120);
+    let probe = batch(batcher.next(now));
+    assert_eq!((probe.worker, batcher.workers[&broken].record.is_trusted()), (broken, false));
+    assert_eq!(batcher.fail(now, broken, probe.batch, Cause::Worker), Some(vec![]), "no request fails");
+    assert!(matches!(batcher.next(now), Decision::Wait(_)), "it is suspended again");
+    batcher.complete(now, good, formed.batch).expect("in flight");
+    let mut answered = vec![slow];
+    while answered.len() < 2 {
+        let formed = batch(batcher.next(now));
+        assert_eq!(formed.worker, good);
+        answered.extend(
+            batcher.complete(now, good, formed.batch).expect("in flight").requests.into_iter().flatten(),
+        );
+    }
+    assert_eq!(answered, [slow, waiting]);
+}
+
+#[test]
 fn the_only_worker_is_not_suspended_and_callers_receive_its_error_at_once() {
     let (mut batcher, only, _) = trained(eager());
     let senders = [Sender { tenant: tenant(1, 1), every: ms(50), is_poison: false }];

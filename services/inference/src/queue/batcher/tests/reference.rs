@@ -654,9 +654,14 @@ impl Reference {
 
     /// True if a worker that is in good standing could tell whether this one or a request is broken.
     fn has_other(&self, worker: WorkerId) -> bool {
-        self.workers
-            .iter()
-            .any(|other| other.id != worker && !other.overdue && other.suspended_until.is_none())
+        let in_doubt = |other: &&Working| other.id == worker && other.suspended_until.is_some();
+        let waits_for_late_ones = self.workers.iter().any(|other| in_doubt(&other)) || !self.knows(worker);
+        let in_good_standing = |other: &&Working| other.id != worker && other.suspended_until.is_none();
+        self.workers.iter().filter(in_good_standing).any(|other| !other.overdue || waits_for_late_ones)
+    }
+
+    fn knows(&self, worker: WorkerId) -> bool {
+        self.workers.iter().any(|working| working.id == worker)
     }
 
     fn strike(&mut self, now: Time, worker: WorkerId) {
@@ -749,7 +754,7 @@ impl Reference {
     /// Worker for a batch of these requests, and the time when it can receive the batch.
     fn worker_for(&self, now: Time, with: With) -> Option<(Time, WorkerId)> {
         let mut usable: Vec<&Working> = self.workers.iter().filter(|worker| worker.is_healthy(now)).collect();
-        if usable.is_empty() {
+        if self.workers.iter().all(|worker| worker.suspended_until.is_some_and(|until| now < until)) {
             usable = self.workers.iter().filter(|worker| !worker.overdue).collect();
         }
         if with != With::All {
