@@ -33,5 +33,5 @@ pub use forecast::{CurrentSettings, CurvePoint, Forecast, ThroughputLatencyCurve
 pub use handle::Queue;
 pub use outcome::{Answer, Batch, BatchShape, Failure, FeaturesFailure};
 pub use pending::PendingRequest;
-pub use status::{Load, Outcomes, QueueStatus};
-pub use worker::{Replies, Worker};
+pub use status::{Load, Outcomes, QueueStatus, SilentWorker, SuspendedWorker};
+pub use worker::{Notice, Replies, Worker};

@@ -143,8 +143,8 @@ pub(crate) fn host(address: IpAddr) -> IpAddr {
 /// The client of a connection, as the operating system reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Address of a TCP client.
-    Address(IpAddr),
+    /// Address and port of a TCP client.
+    Address(SocketAddr),
     /// User id of the process at the other end of a Unix socket; `None` if the operating system does not report it.
     User(Option<u32>),
 }
@@ -152,6 +152,11 @@ pub(crate) enum Peer {
 impl Peer {
     /// Address of the client; `None` for a Unix socket.
     pub(crate) fn address(self) -> Option<IpAddr> {
+        self.socket_address().map(|address| address.ip())
+    }
+
+    /// Address and port of the client; `None` for a Unix socket.
+    pub(crate) fn socket_address(self) -> Option<SocketAddr> {
         match self {
             Self::Address(address) => Some(address),
             Self::User(_) => None,
@@ -204,7 +209,7 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Either::Left(stream), Peer::Address(peer.ip())))
+                Ok((Either::Left(stream), Peer::Address(peer)))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;

@@ -62,7 +62,7 @@ impl Authenticator {
     /// The errors of [`authenticate`](Self::authenticate); permission denied if the caller is a process of another user, and the
     /// server answers its owner only.
     pub(crate) fn authorize(&self, headers: &HeaderMap, peer: Option<Peer>) -> Result<Access, Error> {
-        let mut access = self.authenticate(headers)?.at(peer.and_then(Peer::address));
+        let mut access = self.authenticate(headers)?.at(peer.and_then(Peer::socket_address));
         if let Some(key) = &self.holder_key {
             access = access.holding(key.held(headers));
         }

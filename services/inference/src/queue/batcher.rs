@@ -52,6 +52,7 @@ pub struct Batcher {
     /// Trials of the requests of failed batches.
     trials: BTreeMap<BatchId, Trial>,
     newly_suspended: Vec<(WorkerId, Duration)>,
+    newly_answering: Vec<(WorkerId, Duration)>,
     /// Totals of the queued requests of normal and of low priority.
     queues: [Queued; 2],
     /// Deadlines of all unanswered requests.
@@ -112,13 +113,20 @@ struct Worker {
     credits: u64,
     /// Batches in flight, oldest first, each with its predicted completion time.
     batches: VecDeque<(BatchId, Time)>,
-    /// Time of the last completion, or of the connection.
-    last_completion: Time,
+    /// Time of the last reply, or of the connection.
+    last_reply: Time,
     /// Number of computed batches.
     completed: u64,
-    /// True from the time at which a batch was due until the next reply.
-    is_overdue: bool,
+    /// While the worker is overdue, from the time at which a batch was due until the next reply: the time since which that batch has been
+    /// waiting.
+    silent_since: Option<Time>,
     record: Record,
+}
+
+impl Worker {
+    fn is_overdue(&self) -> bool {
+        self.silent_since.is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -339,8 +347,7 @@ impl Batcher {
         let credits = credits.clamp(1, self.config.max_credits);
         let batches = VecDeque::new();
         let record = Record::default();
-        let worker =
-            Worker { credits, batches, last_completion: now, completed: 0, is_overdue: false, record };
+        let worker = Worker { credits, batches, last_reply: now, completed: 0, silent_since: None, record };
         self.workers.insert(id, worker);
         self.unserved.clear();
         id
@@ -419,7 +426,7 @@ impl Batcher {
         worker: WorkerId,
         batch: BatchId,
     ) -> Option<Vec<Option<RequestId>>> {
-        let (flight, started) = self.replied(now, worker, batch)?;
+        let (flight, started) = self.take_flight(now, worker, batch, None)?;
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.completed += 1;
             worker.record = Record::default();
@@ -437,34 +444,6 @@ impl Batcher {
             }
         }
         Some(answered)
-    }
-
-    /// Removes a batch from its worker. Returns it and the time when the worker began to compute it.
-    fn replied(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<(InFlight, Time)> {
-        let worker = self.workers.get_mut(&worker)?;
-        let at = worker.batches.iter().position(|(id, _)| *id == batch)?;
-        worker.batches.remove(at);
-        let flight = self.in_flight.remove(&batch)?;
-        let started = flight.closed_at.max(worker.last_completion);
-        worker.last_completion = now;
-        if std::mem::take(&mut worker.is_overdue) {
-            // It is going to reply to its other batches as well.
-            let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
-            for batch in batches {
-                let Some(flight) = self.in_flight.get_mut(&batch) else { continue };
-                flight.is_overdue = false;
-                for id in flight.requests.clone() {
-                    self.dequeue(id);
-                    if let Some(request) = self.requests.get_mut(&id) {
-                        request.flights += 1;
-                    }
-                }
-            }
-        }
-        if !flight.is_overdue {
-            self.land(&flight.requests);
-        }
-        Some((flight, started))
     }
 
     /// Returns the worker's oldest batch without a reply.
@@ -503,7 +482,7 @@ impl Batcher {
 
     /// Returns the load at `now`.
     pub fn load(&self, now: Time) -> Load {
-        let (workers, overdue) = (self.healthy(now).count(), |worker: &&Worker| worker.is_overdue);
+        let (workers, overdue) = (self.healthy(now).count(), |worker: &&Worker| worker.is_overdue());
         let overdue_workers = self.workers.values().filter(overdue).count();
         Load {
             workers,
@@ -616,3 +595,4 @@ mod suspension;
 mod tests;
 mod trial;
 mod turns;
+mod unavailable;

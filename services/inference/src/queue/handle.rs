@@ -3,13 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use forebay_loader::Tenant;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Class, Failure, Forecast, Load, PendingRequest, QueueConfig, QueueStatus, Replies,
     ThroughputLatencyCurve, Worker, WorkerId,
     state::{Channels, Shared, Waiting},
 };
+
+/// Maximum number of [notices](super::Notice) of a worker that wait to be received. Further ones are dropped.
+const MAX_NOTICES: usize = 16;
 
 /// A queue of requests that carry a payload `P` and are answered with a result `R`. Cheap to clone.
 ///
@@ -96,19 +99,19 @@ impl<P: Clone, R> Queue<P, R> {
     /// Adds a worker that may have `credits` batches at a time. Dropping the worker returns its batches to the queue.
     pub fn add_worker(&self, credits: u64) -> Worker<P, R> {
         let (sender, batches) = mpsc::unbounded_channel();
-        let (suspend, suspensions) = watch::channel(None);
+        let (notify, notices) = mpsc::channel(MAX_NOTICES);
         let mut state = self.shared.state.lock();
         // A drained queue has no batches: the sender is dropped, which ends the worker's batches.
         let worker = if state.draining && state.requests.is_empty() {
             WorkerId(u64::MAX)
         } else {
             let id = state.batcher.add_worker(self.shared.now(), credits);
-            state.workers.insert(id, Channels { batches: sender, suspensions: suspend });
+            state.workers.insert(id, Channels { batches: sender, notices: notify });
             self.shared.dispatch(&mut state);
             id
         };
         drop(state);
-        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches, suspensions }
+        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches, notices }
     }
 
     /// Returns the current settings.
@@ -145,9 +148,11 @@ impl<P: Clone, R> Queue<P, R> {
     /// Returns the current load, the cost model and the outcomes so far.
     pub fn status(&self) -> QueueStatus {
         let state = self.shared.state.lock();
-        let model = state.batcher.model();
+        let (model, now) = (state.batcher.model(), self.shared.now());
         QueueStatus {
-            load: state.batcher.load(self.shared.now()),
+            load: state.batcher.load(now),
+            silent_workers: state.batcher.silent_workers(now),
+            suspended_workers: state.batcher.suspended_workers(now),
             model: model.coefficients(),
             model_error: model.error().as_secs_f64(),
             outcomes: state.outcomes,

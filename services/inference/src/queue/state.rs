@@ -1,17 +1,17 @@
 //! Shared state of a queue: the batcher, the waiting requests and the channels of the workers.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use forebay_loader::Tenant;
 use metrics::{counter, gauge, histogram};
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until},
 };
 
 use super::{
-    Answer, Batch, BatchId, BatchShape, Batcher, Class, CloseReason, Decision, Failure, FormedBatch,
+    Answer, Batch, BatchId, BatchShape, Batcher, Class, CloseReason, Decision, Failure, FormedBatch, Notice,
     Outcomes, Priority, QueueConfig, Refusal, RequestId, Time, WorkerId,
 };
 
@@ -50,8 +50,7 @@ pub(super) struct Waiting<P, R> {
 /// Channels to a worker.
 pub(super) struct Channels<P> {
     pub(super) batches: mpsc::UnboundedSender<Batch<P>>,
-    /// Time of the worker's last suspension.
-    pub(super) suspensions: watch::Sender<Option<Duration>>,
+    pub(super) notices: mpsc::Sender<Notice>,
 }
 
 /// A batch that was sent to a worker.
@@ -70,6 +69,17 @@ impl<P, R> State<P, R> {
         let request = self.requests.remove(&id)?;
         self.held.release(request.tenant, request.held_bytes);
         Some(request)
+    }
+
+    fn notify(&self, worker: WorkerId, notice: Notice) {
+        let channels = self.workers.get(&worker);
+        if channels.is_some_and(|channels| channels.notices.try_send(notice).is_err()) {
+            tracing::debug!(
+                worker = worker.0,
+                ?notice,
+                "a notice is dropped: the worker leaves, or others wait"
+            );
+        }
     }
 }
 
@@ -179,17 +189,16 @@ impl<P: Clone, R> Shared<P, R> {
         }
         for id in state.batcher.suspend_overdue(now) {
             counter!("forebay_queue_overdue_total", "queue" => self.name()).increment(1);
-            tracing::warn!(
-                queue = self.name,
-                worker = id.0,
-                "a worker is overdue; its requests go to other workers"
-            );
+            if let Some(silence) = state.batcher.silence(now, id) {
+                state.notify(id, Notice::Overdue { silence });
+            }
+        }
+        for (id, silence) in state.batcher.answering() {
+            state.notify(id, Notice::Answering { silence });
         }
         for (id, time) in state.batcher.suspended() {
             counter!("forebay_queue_suspensions_total", "queue" => self.name()).increment(1);
-            if let Some(worker) = state.workers.get(&id) {
-                worker.suspensions.send_replace(Some(time));
-            }
+            state.notify(id, Notice::Suspended { time });
         }
         let until = loop {
             match state.batcher.next(now) {

@@ -2,9 +2,9 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use super::Coefficients;
+use super::{Coefficients, WorkerId};
 
 /// Current load of a queue.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,24 @@ pub struct Load {
     /// Predicted seconds until the answer to a request of one row that arrives now. `None` without workers or before the
     /// first computed batch.
     pub predicted_wait_seconds: Option<f64>,
+}
+
+/// A worker that is overdue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SilentWorker {
+    /// Id of the worker.
+    pub worker: WorkerId,
+    /// Time for which its oldest batch has been waiting without any reply of the worker.
+    pub silence: Duration,
+}
+
+/// A worker that is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuspendedWorker {
+    /// Id of the worker.
+    pub worker: WorkerId,
+    /// Time until the suspension ends, after which the next batch shows whether the worker works again.
+    pub remaining: Duration,
 }
 
 /// Number of requests by outcome since the queue was created.
@@ -74,6 +92,10 @@ pub(super) struct MeanRequest {
 pub struct QueueStatus {
     /// Current load.
     pub load: Load,
+    /// Up to 16 of the [overdue](Load::overdue_workers) workers, the one that has not replied for the longest time first.
+    pub silent_workers: Vec<SilentWorker>,
+    /// Up to 16 of the [suspended](Load::suspended_workers) workers, the one with the longest suspension ahead first.
+    pub suspended_workers: Vec<SuspendedWorker>,
     /// Learned cost of a batch.
     pub model: Coefficients,
     /// Mean absolute error of the model's predictions, in seconds.

@@ -3,18 +3,38 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::histogram;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::{
     Answer, Batch, BatchId, BatchShape, Cause, Failure, FeaturesFailure, Time, WorkerId,
     state::{Shared, State},
 };
 
+/// Change of whether a worker receives batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// The worker is overdue and receives no batches until it replies.
+    Overdue {
+        /// Time for which its oldest batch has been waiting without any reply of the worker.
+        silence: Duration,
+    },
+    /// The worker replied after it was overdue.
+    Answering {
+        /// Time for which its oldest batch had been waiting.
+        silence: Duration,
+    },
+    /// The worker is suspended: it failed batches that other workers computed.
+    Suspended {
+        /// Time for which it receives no batches.
+        time: Duration,
+    },
+}
+
 /// A worker of a queue. Dropping it returns its batches to the queue.
 pub struct Worker<P: Clone, R> {
     pub(super) replies: Replies<P, R>,
     pub(super) batches: mpsc::UnboundedReceiver<Batch<P>>,
-    pub(super) suspensions: watch::Receiver<Option<Duration>>,
+    pub(super) notices: mpsc::Receiver<Notice>,
 }
 
 /// Accepts the replies of a worker. Cheap to clone.
@@ -35,9 +55,16 @@ impl<P: Clone, R> Worker<P, R> {
         self.batches.recv().await
     }
 
-    /// Returns the times of the worker's suspensions, in which it receives no batches. The latest one, if any, is marked as unseen.
-    pub fn suspensions(&self) -> watch::Receiver<Option<Duration>> {
-        self.suspensions.clone()
+    /// Returns the notices on whether the worker receives batches, which may be received in another task. The result of a further call
+    /// has none. Notices are dropped while 16 wait.
+    pub fn notices(&mut self) -> mpsc::Receiver<Notice> {
+        let (_, none) = mpsc::channel(1);
+        std::mem::replace(&mut self.notices, none)
+    }
+
+    /// Returns the id of the worker.
+    pub fn id(&self) -> WorkerId {
+        self.replies.worker
     }
 
     /// Returns the handle for replies, which may be used in another task.

@@ -3,13 +3,13 @@
 import { changeQueue, get, reason } from './api.ts';
 import type { Settings } from './api.ts';
 import type { Admin } from './admin.ts';
-import { attribute, Figure, h, show, text } from './dom.ts';
+import { attribute, Figure, h, place, show, text } from './dom.ts';
 import { duration, milliseconds, number, parseDuration, percent, plural, short } from './format.ts';
 import { CurveChart } from './throughput-latency.ts';
 import * as scale from './scale.ts';
 import type { Queue, QueueCurve, SettingsChange } from './schema.ts';
 import { compare, describe, difference, isEmpty } from './tuning.ts';
-import { workersText } from './workers.ts';
+import { workerNotes, workersText } from './workers.ts';
 
 const DEBOUNCE_MS = 150;
 
@@ -62,6 +62,7 @@ export class QueueView {
   private readonly apply: HTMLButtonElement;
   private readonly reset: HTMLButtonElement;
   private readonly noPoints: HTMLElement;
+  private readonly workerNotes: HTMLElement;
   private readonly chartBox = h('div', { class: 'chart' });
   private readonly pointsBody = h('tbody');
   private chart: CurveChart | null = null;
@@ -90,6 +91,7 @@ export class QueueView {
     this.apply.addEventListener('click', () => void this.change());
     this.reset.addEventListener('click', () => this.back());
     this.noPoints = h('p', { class: 'muted empty' }, 'No throughput-latency curve yet: it requires a worker and some completed batches.');
+    this.workerNotes = h('ul', { class: 'trouble', 'data-testid': `${id}-workers`, hidden: true });
     this.figures = {
       workers: new Figure('workers', 'Workers that get batches. Overdue ones do not answer; suspended ones failed batches that other workers computed'),
       requests: new Figure('requests/s'),
@@ -106,6 +108,7 @@ export class QueueView {
       { class: 'queue', id, 'data-testid': id, 'aria-label': `Queue ${name}` },
       h('h3', {}, name),
       h('dl', { class: 'figures' }, ...Object.values(this.figures).map((figure) => figure.root)),
+      this.workerNotes,
       h(
         'div',
         { class: 'queue-columns' },
@@ -131,6 +134,10 @@ export class QueueView {
     const { load, outcomes, forecast } = queue;
     const set = (name: string, value: string) => this.figures[name]!.set(value);
     set('workers', workersText(load));
+    const notes = workerNotes(queue);
+    place(this.workerNotes, notes.map((note, at) => this.workerNotes.children[at] ?? h('li', {}, note)));
+    notes.forEach((note, at) => text(this.workerNotes.children[at]!, note));
+    show(this.workerNotes, notes.length > 0);
     set('requests', short(load.requests_per_second));
     set('queued', `${plural(load.queued_requests, 'request')}, ${plural(load.queued_rows, 'row')}`);
     set('predicted', duration(load.predicted_wait_seconds));

@@ -700,7 +700,8 @@ export interface components {
          *     dataset again;
          *     `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
          *     `worker_left`: a worker disconnected from a queue; `worker_suspended`: a worker failed batches that other workers computed, and
-         *     receives none for a while; `cache_error`: the disk cache has damaged values, failed reads or failed
+         *     receives none for a while; `worker_overdue`: a worker has not answered a batch in several times its predicted time, and receives none
+         *     until it answers; `worker_answering`: a worker answered after it was overdue; `cache_error`: the disk cache has damaged values, failed reads or failed
          *     writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
          *     server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
          *     of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
@@ -711,7 +712,7 @@ export interface components {
          *     session's batches varies by more than chance explains.
          * @enum {string}
          */
-        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "lookups_outdated" | "queue_settings_changed" | "worker_joined" | "worker_left" | "worker_suspended" | "cache_error" | "reload_failed" | "draining" | "member_joined" | "member_left" | "member_draining" | "member_refused" | "member_list_held" | "member_list_adopted" | "member_list_failed" | "bottleneck_changed" | "label_skew";
+        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "lookups_outdated" | "queue_settings_changed" | "worker_joined" | "worker_left" | "worker_suspended" | "worker_overdue" | "worker_answering" | "cache_error" | "reload_failed" | "draining" | "member_joined" | "member_left" | "member_draining" | "member_refused" | "member_list_held" | "member_list_adopted" | "member_list_failed" | "bottleneck_changed" | "label_skew";
         /** @description List of events. */
         EventList: {
             /** @description Events, oldest first. */
@@ -1183,6 +1184,10 @@ export interface components {
             name: string;
             /** @description Columns that callers send with their keys: `name`, `dtype` and, for several values per row, `length`. */
             request_columns: Record<string, never>[];
+            /** @description Overdue workers, the one that has not answered for the longest time first, at most 16. `load.overdue_workers` counts all of them. */
+            silent_workers: components["schemas"]["SilentWorker"][];
+            /** @description Suspended workers, the one with the longest suspension ahead first, at most 16. `load.suspended_workers` counts all of them. */
+            suspended_workers: components["schemas"]["SuspendedWorker"][];
         };
         /** @description Settings of a batch queue. In a request, omitted fields keep their values. */
         QueueConfig: {
@@ -1530,6 +1535,25 @@ export interface components {
          * @enum {string}
          */
         Severity: "info" | "warning" | "error";
+        /** @description A worker that is overdue. */
+        SilentWorker: {
+            /**
+             * @description Name of the worker: its number, its token if there are tokens, and its address and port. Callers that may not read all datasets are
+             *     shown no address if there are tokens.
+             * @example worker 3 (token 'ranker-gpu', 10.0.0.7:40312)
+             */
+            name: string;
+            /**
+             * Format: double
+             * @description Time for which the oldest batch of the worker has been waiting without any answer of the worker, in seconds.
+             */
+            silent_seconds: number;
+            /**
+             * Format: int64
+             * @description Number of the worker, in the order of connection to the queue since the start of the server.
+             */
+            worker: number;
+        };
         /** @description One stage of the pipeline. */
         Stage: {
             /**
@@ -1600,6 +1624,21 @@ export interface components {
             sessions: components["schemas"]["SessionList"];
             /** @description Time of the trainers by bucket in each of the last two seconds. */
             stalls: components["schemas"]["Stalls"];
+        };
+        /** @description A worker that is suspended. */
+        SuspendedWorker: {
+            /** @description Name of the worker, as of an overdue one. */
+            name: string;
+            /**
+             * Format: double
+             * @description Time until the suspension ends, in seconds. The next batch then shows whether the worker works again.
+             */
+            remaining_seconds: number;
+            /**
+             * Format: int64
+             * @description Number of the worker, in the order of connection to the queue since the start of the server.
+             */
+            worker: number;
         };
         /** @description Throughput-latency curve of a queue: forecasts for different batch sizes under the current load. */
         ThroughputLatencyCurve: {
@@ -1765,9 +1804,11 @@ export type SessionDetails = components['schemas']['SessionDetails'];
 export type SessionList = components['schemas']['SessionList'];
 export type SettingsChange = components['schemas']['SettingsChange'];
 export type Severity = components['schemas']['Severity'];
+export type SilentWorker = components['schemas']['SilentWorker'];
 export type Stage = components['schemas']['Stage'];
 export type Stalls = components['schemas']['Stalls'];
 export type State = components['schemas']['State'];
+export type SuspendedWorker = components['schemas']['SuspendedWorker'];
 export type ThroughputLatencyCurve = components['schemas']['ThroughputLatencyCurve'];
 export type Verdict = components['schemas']['Verdict'];
 export type WhatIf = components['schemas']['WhatIf'];

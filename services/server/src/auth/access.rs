@@ -1,6 +1,10 @@
 //! Permissions of a caller.
 
-use std::{net::IpAddr, sync::Arc, time::SystemTime};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use forebay_loader::Tenant;
 
@@ -17,8 +21,8 @@ use super::{
 #[derive(Clone)]
 pub(crate) struct Access {
     rights: Rights,
-    /// Address of the client; `None` for a Unix socket and for the server itself.
-    peer: Option<IpAddr>,
+    /// Address and port of the client; `None` for a Unix socket and for the server itself.
+    peer: Option<SocketAddr>,
     /// True for a process of the user that runs the server, over a Unix socket of a server with `open_datasets`.
     is_owner: bool,
     /// Credentials that the caller has shown to have. `None` if it may read all datasets that were opened with credentials, as the server
@@ -61,8 +65,8 @@ impl Access {
         Ok(Self::with(Rights::Token(tokens, digest)))
     }
 
-    /// The permissions of a client with this address.
-    pub(crate) fn at(self, peer: Option<IpAddr>) -> Self {
+    /// The permissions of a client with this address and port.
+    pub(crate) fn at(self, peer: Option<SocketAddr>) -> Self {
         Self { peer, ..self }
     }
 
@@ -97,12 +101,17 @@ impl Access {
 
     /// Address of the client; `None` for a Unix socket.
     pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.peer.map(|peer| peer.ip())
+    }
+
+    /// Address and port of the client; `None` for a Unix socket.
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
         self.peer
     }
 
     /// Identity to which the caller's work is charged.
     pub(crate) fn caller(&self) -> Caller {
-        match (self.name(), self.peer) {
+        match (self.name(), self.peer()) {
             (Some(token), _) => Caller::Token(token),
             (None, Some(address)) => Caller::Address(host(address)),
             (None, None) => Caller::Local,

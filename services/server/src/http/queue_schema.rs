@@ -90,6 +90,44 @@ pub(super) struct QueueStatus {
     close_reasons: HashMap<&'static str, u64>,
 }
 
+/// A worker that is overdue.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SilentWorker {
+    /// Number of the worker, in the order of connection to the queue since the start of the server.
+    worker: u64,
+    /// Name of the worker: its number, its token if there are tokens, and its address and port. Callers that may not read all datasets are
+    /// shown no address if there are tokens.
+    #[schema(example = "worker 3 (token 'ranker-gpu', 10.0.0.7:40312)")]
+    name: String,
+    /// Time for which the oldest batch of the worker has been waiting without any answer of the worker, in seconds.
+    silent_seconds: f64,
+}
+
+/// A worker that is suspended.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SuspendedWorker {
+    /// Number of the worker, in the order of connection to the queue since the start of the server.
+    worker: u64,
+    /// Name of the worker, as of an overdue one.
+    name: String,
+    /// Time until the suspension ends, in seconds. The next batch then shows whether the worker works again.
+    remaining_seconds: f64,
+}
+
+impl SilentWorker {
+    pub(super) fn new(silent: &queue::SilentWorker, name: impl Fn(queue::WorkerId) -> String) -> Self {
+        let queue::SilentWorker { worker, silence } = *silent;
+        Self { worker: worker.0, name: name(worker), silent_seconds: silence.as_secs_f64() }
+    }
+}
+
+impl SuspendedWorker {
+    pub(super) fn new(suspended: &queue::SuspendedWorker, name: impl Fn(queue::WorkerId) -> String) -> Self {
+        let queue::SuspendedWorker { worker, remaining } = *suspended;
+        Self { worker: worker.0, name: name(worker), remaining_seconds: remaining.as_secs_f64() }
+    }
+}
+
 /// Current load of a queue.
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::Load")]

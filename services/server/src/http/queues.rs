@@ -22,10 +22,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     context::View,
-    queue_schema::{Forecast, QueueSettings, QueueStatus, ThroughputLatencyCurve},
+    queue_schema::{
+        Forecast, QueueSettings, QueueStatus, SilentWorker, SuspendedWorker, ThroughputLatencyCurve,
+    },
     response::{AuthErrors, Parameters, PathParameter, Problem, Rejection, check_json},
 };
 use crate::{
+    auth::Access,
     events::{Event, Kind},
     registry::queues::Served,
     services::Services,
@@ -58,6 +61,10 @@ pub(super) struct QueueInfo {
     #[serde(flatten, with = "QueueStatus")]
     #[schema(value_type = QueueStatus)]
     status: queue::QueueStatus,
+    /// Overdue workers, the one that has not answered for the longest time first, at most 16. `load.overdue_workers` counts all of them.
+    silent_workers: Vec<SilentWorker>,
+    /// Suspended workers, the one with the longest suspension ahead first, at most 16. `load.suspended_workers` counts all of them.
+    suspended_workers: Vec<SuspendedWorker>,
     /// Forecast for the current settings and load; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
@@ -121,7 +128,7 @@ pub(super) async fn show(
     PathParameter(name): PathParameter,
 ) -> Result<Json<QueueInfo>, Rejection> {
     let served = view.context.services.queues.get(&name, &view.access)?;
-    Ok(Json(shown(&name, &served)))
+    Ok(Json(shown(&name, &served, &view.access)))
 }
 
 /// Returns forecasts of throughput and latency for different batch sizes under the current load.
@@ -215,18 +222,23 @@ fn changed_queue(
 /// Returns the queues visible to the caller.
 pub(super) fn of(view: &View) -> QueueList {
     let queues = view.context.services.queues.list(&view.access);
-    QueueList { queues: queues.map(|(name, served)| shown(name, served)).collect() }
+    QueueList { queues: queues.map(|(name, served)| shown(name, served, &view.access)).collect() }
 }
 
-fn shown(name: &str, served: &Served) -> QueueInfo {
+fn shown(name: &str, served: &Served, access: &Access) -> QueueInfo {
     let batching = served.queue.config();
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
+    let (status, name_of) = (served.queue.status(), |worker| served.worker_names.name(worker, access));
+    let silent = status.silent_workers.iter().map(|silent| SilentWorker::new(silent, name_of));
+    let suspended = status.suspended_workers.iter().map(|suspended| SuspendedWorker::new(suspended, name_of));
     QueueInfo {
         name: name.to_owned(),
         features: served.features.clone(),
         request_columns: served.request_columns.columns().to_vec(),
         batching,
-        status: served.queue.status(),
+        silent_workers: silent.collect(),
+        suspended_workers: suspended.collect(),
+        status,
         forecast,
     }
 }

@@ -1,5 +1,7 @@
 //! Batch queues by name.
 
+pub(crate) mod worker_names;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use arrow_flight::FlightData;
@@ -19,6 +21,7 @@ use crate::{
     reads,
     traces::Trace,
 };
+use worker_names::WorkerNames;
 
 /// Rows of a worker's reply that belong to one request, and the snapshots of the features.
 pub(crate) struct Scored {
@@ -54,6 +57,8 @@ pub(crate) struct Served {
     pub(crate) max_answer_bytes: u64,
     /// Schema of the last reply of a worker.
     reply_schema: Mutex<Option<SchemaRef>>,
+    /// Names of the connected workers.
+    pub(crate) worker_names: WorkerNames,
 }
 
 /// Queues by name. Cheap to clone.
@@ -83,6 +88,7 @@ impl Queues {
                     max_pending,
                     max_answer_bytes,
                     reply_schema: Mutex::default(),
+                    worker_names: WorkerNames::default(),
                 }),
             ))
         };

@@ -147,3 +147,17 @@ def test_reports_are_accepted_only_with_a_token(guarded: tuple[Server, Path]) ->
                 found[token] = status_of(error)
     assert found["unknown"] == UNKNOWN
     assert found["reader"] not in (UNKNOWN, DENIED)
+
+
+def test_events_of_workers_name_the_token_and_not_the_address(guarded: tuple[Server, Path]) -> None:
+    server, _ = guarded
+
+    def messages(kind: str) -> list[str]:
+        status, body = server.http_get("/api/v1/events", authorization="Bearer reader")
+        assert status == 200, body
+        return [event["message"] for event in json.loads(body)["events"] if event["kind"] == kind]
+
+    with contextlib.ExitStack() as stack:
+        exchange(stack, server, "worker", "worker")
+        until(lambda: messages("worker_joined") == ["worker 0 (token 'worker') connected, credits 2"])
+    until(lambda: messages("worker_left") == ["worker 0 (token 'worker') disconnected"])

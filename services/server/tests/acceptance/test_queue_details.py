@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,13 @@ import pyarrow as pa
 from metrics import scrape
 from server import Server, until
 from test_queues import WORKER, Caller, features, score, start, status, tune, worker  # noqa: F401 (fixtures)
+
+
+def events(server: Server, kind: str) -> list[dict[str, Any]]:
+    """Events of a kind, oldest first."""
+    code, body = server.http_get("/api/v1/events")
+    assert code == 200, body
+    return [event for event in json.loads(body)["events"] if event["kind"] == kind]
 
 
 def test_a_cancel_reaches_the_last_of_several_requests_with_one_id(start: Callable[..., Server]) -> None:  # noqa: F811
@@ -92,15 +100,65 @@ def test_the_requests_of_a_stopped_worker_process_are_answered_by_another_one(
         workers[0].send_signal(signal.SIGSTOP)
         ask(200)
         assert scrape(server).value("forebay_queue_overdue_total", queue="ranker") >= 1
-        assert status(server)["load"]["overdue_workers"] >= 1
+        # It is named with the time for which it has not answered.
+        now = status(server)
+        silent = now["silent_workers"]
+        assert now["load"]["overdue_workers"] == len(silent) >= 1
+        name, silent_seconds = silent[0]["name"], silent[0]["silent_seconds"]
+        assert re.fullmatch(rf"worker {silent[0]['worker']} \(127\.0\.0\.1:\d+\)", name) and silent_seconds >= 1
+        until(lambda: status(server)["silent_workers"][0]["silent_seconds"] > silent_seconds)
+        until(lambda: bool(events(server, "worker_overdue")))
+        overdue = events(server, "worker_overdue")[0]
+        assert overdue["severity"] == "warning" and overdue["queue"] == "ranker"
+        assert re.match(rf"{re.escape(name)} has not answered for \d+\.\ds and receives no batches", overdue["message"])
+        assert not [event for event in events(server, "worker_answering") if name in event["message"]]
         workers[0].send_signal(signal.SIGCONT)
         # Its late reply makes it a worker again.
         until(lambda: status(server)["load"]["workers"] == 2)
+        assert status(server)["silent_workers"] == []
+        answering = lambda: [each for each in events(server, "worker_answering") if each["message"].startswith(name)]
+        until(lambda: bool(answering()))
+        assert re.search(r" answers again, after \d+\.\ds$", answering()[0]["message"])
         ask(80)
         caller.close()
     finally:
         [process.kill() for process in workers]
         [process.wait() for process in workers]
+
+
+def test_a_worker_whose_failed_batches_others_compute_is_named_while_it_is_suspended(
+    start: Callable[..., Server],  # noqa: F811
+) -> None:
+    server = start()
+    joined: list[str] = []
+
+    def broken(_batch: pa.RecordBatch, _about: dict) -> np.ndarray:
+        raise ValueError("CUDA error: device-side assert triggered")
+
+    def names() -> list[str]:
+        return [event["message"].partition(" connected")[0] for event in events(server, "worker_joined")]
+
+    with worker(server, broken, credits=1):
+        until(lambda: len(names()) == 1)
+        joined += names()
+        with worker(server, credits=1):
+            until(lambda: status(server)["load"]["workers"] == 2)
+            caller, suspended = Caller(server), []
+            while not suspended:
+                scores, about = caller([1], [2], timeout_seconds=60)
+                assert scores is not None and scores["score"].to_pylist() == [10_002.0], about
+                suspended = status(server)["suspended_workers"]
+            (listed,) = suspended
+            assert listed["name"] == joined[0] and listed["name"].startswith(f"worker {listed['worker']} (127.0.0.1:")
+            assert 0 < listed["remaining_seconds"] <= 60
+            until(lambda: bool(events(server, "worker_suspended")))
+            event = events(server, "worker_suspended")[0]
+            assert event["severity"] == "warning" and event["queue"] == "ranker"
+            assert event["message"].startswith(f"{listed['name']} failed batches that other workers computed")
+            exposed = scrape(server)
+            assert exposed.value("forebay_queue_suspensions_total", queue="ranker") >= 1
+            assert exposed.value("forebay_events_total", kind="worker_suspended") >= 1
+            caller.close()
 
 
 def test_the_demand_for_workers_is_the_mean_rate_of_requests_over_the_capacity_of_a_worker(

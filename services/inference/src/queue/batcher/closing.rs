@@ -34,7 +34,7 @@ impl Batcher {
         let best = self.usable(now).map(|(id, worker)| rank(*id, worker)).min()?;
         let free = |(id, worker): (&WorkerId, &Worker)| {
             let Some((_, end)) = worker.batches.back() else {
-                return Some((worker.last_completion, *id, now));
+                return Some((worker.last_reply, *id, now));
             };
             // One batch finds out whether a suspended worker works again.
             let credits = if worker.record.is_trusted() { worker.credits } else { 1 };
@@ -180,7 +180,7 @@ impl Batcher {
         for (at, (batch, end)) in worker.batches.iter_mut().enumerate() {
             if let Some(flight) = self.in_flight.get(batch) {
                 // The worker started the first batch when it was closed, or when the previous one was completed.
-                let started = if at == 0 { flight.closed_at.max(worker.last_completion) } else { free };
+                let started = if at == 0 { flight.closed_at.max(worker.last_reply) } else { free };
                 *end = started.saturating_add(self.model.predict(flight.padded_rows, flight.bytes));
                 free = *end;
             }

@@ -21,12 +21,15 @@ impl Batcher {
     /// Returns the workers.
     pub fn suspend_overdue(&mut self, now: Time) -> Vec<WorkerId> {
         let is_due = |(_, worker): &(&WorkerId, &Worker)| {
-            !worker.is_overdue && self.overdue_at(worker).is_some_and(|at| at <= now)
+            !worker.is_overdue() && self.overdue_at(worker).is_some_and(|at| at <= now)
         };
         let overdue: Vec<WorkerId> = self.workers.iter().filter(is_due).map(|(id, _)| *id).collect();
         for id in &overdue {
+            let Some(since) = self.workers.get(id).and_then(|worker| self.waits_since(worker)) else {
+                continue;
+            };
             let Some(worker) = self.workers.get_mut(id) else { continue };
-            worker.is_overdue = true;
+            worker.silent_since = Some(since);
             let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
             for batch in batches {
                 let Some(flight) = self.in_flight.get_mut(&batch) else { continue };
@@ -41,7 +44,7 @@ impl Batcher {
 
     /// Returns the earliest time at which a worker can become overdue.
     pub fn next_overdue(&self) -> Option<Time> {
-        let workers = self.workers.values().filter(|worker| !worker.is_overdue);
+        let workers = self.workers.values().filter(|worker| !worker.is_overdue());
         workers.filter_map(|worker| self.overdue_at(worker)).min()
     }
 
@@ -54,7 +57,57 @@ impl Batcher {
             true => FIRST_OVERDUE,
             false => predicted.saturating_mul(OVERDUE_RATIO).max(MIN_OVERDUE),
         };
-        Some(flight.closed_at.max(worker.last_completion).saturating_add(limit))
+        Some(self.waits_since(worker)?.saturating_add(limit))
+    }
+
+    /// Time since which the oldest batch of a worker has been waiting for its reply; `None` if the worker has no batch.
+    fn waits_since(&self, worker: &Worker) -> Option<Time> {
+        let (batch, _) = worker.batches.front()?;
+        Some(self.in_flight.get(batch)?.closed_at.max(worker.last_reply))
+    }
+
+    /// Removes a batch from its worker, because of a reply or a failure. Returns it and the time when the worker began to compute it.
+    pub(super) fn take_flight(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        failure: Option<Cause>,
+    ) -> Option<(InFlight, Time)> {
+        let id = worker;
+        let worker = self.workers.get_mut(&id)?;
+        let at = worker.batches.iter().position(|(id, _)| *id == batch)?;
+        worker.batches.remove(at);
+        let flight = self.in_flight.remove(&batch)?;
+        let started = flight.closed_at.max(worker.last_reply);
+        // A batch that fails before it is sent says nothing about the worker.
+        let is_reply = flight.is_gathered || failure.is_none_or(|cause| cause == Cause::Worker);
+        if is_reply {
+            worker.last_reply = now;
+        }
+        // Without a reply, the worker is still overdue with its oldest batch, unless this was that batch.
+        let silent_since = if is_reply || at == 0 { worker.silent_since.take() } else { None };
+        if let Some(since) = silent_since {
+            if is_reply {
+                self.newly_answering.push((id, now.saturating_sub(since)));
+            }
+            // It is going to reply to its other batches as well.
+            let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
+            for batch in batches {
+                let Some(flight) = self.in_flight.get_mut(&batch) else { continue };
+                flight.is_overdue = false;
+                for id in flight.requests.clone() {
+                    self.dequeue(id);
+                    if let Some(request) = self.requests.get_mut(&id) {
+                        request.flights += 1;
+                    }
+                }
+            }
+        }
+        if !flight.is_overdue {
+            self.land(&flight.requests);
+        }
+        Some((flight, started))
     }
 
     /// Removes a worker. Its requests are queued again, after `max_attempts` attempts apart from others. A request that was alone in a
@@ -159,7 +212,7 @@ impl Batcher {
         batch: BatchId,
         cause: Cause,
     ) -> Option<Vec<RequestId>> {
-        let (flight, _) = self.replied(now, worker, batch)?;
+        let (flight, _) = self.take_flight(now, worker, batch, Some(cause))?;
         self.predict_completions(now, worker);
         if !flight.is_gathered {
             for id in &flight.requests {

@@ -34,7 +34,9 @@ impl Batcher {
 
     /// Workers that are not overdue and not suspended.
     pub(super) fn healthy(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
-        self.workers.iter().filter(move |(_, worker)| !worker.is_overdue && !worker.record.is_suspended(now))
+        self.workers
+            .iter()
+            .filter(move |(_, worker)| !worker.is_overdue() && !worker.record.is_suspended(now))
     }
 
     /// Workers that can receive batches: the healthy ones or, if all workers are suspended, those. Requests wait for overdue workers, which
@@ -43,7 +45,7 @@ impl Batcher {
         let all_suspended = self.workers.values().all(|worker| worker.record.is_suspended(now));
         self.workers.iter().filter(move |(_, worker)| {
             let gives_way = !all_suspended && worker.record.is_suspended(now);
-            !worker.is_overdue && !gives_way
+            !worker.is_overdue() && !gives_way
         })
     }
 
@@ -51,7 +53,7 @@ impl Batcher {
     pub(super) fn has_other(&self, worker: WorkerId) -> bool {
         let is_trusted = self.workers.get(&worker).is_some_and(|worker| worker.record.is_trusted());
         let mut others = self.workers.iter().filter(|(id, _)| **id != worker);
-        others.any(|(_, other)| other.record.is_trusted() && !(other.is_overdue && is_trusted))
+        others.any(|(_, other)| other.record.is_trusted() && !(other.is_overdue() && is_trusted))
     }
 
     /// Begins the trial of the requests of a failed batch, except those that have one already.

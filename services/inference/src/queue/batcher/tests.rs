@@ -4,7 +4,7 @@ mod reference;
 mod tenants;
 
 use super::*;
-use crate::queue::{Cause, CloseReason, FormedBatch};
+use crate::queue::{Cause, CloseReason, FormedBatch, SilentWorker};
 use reference::Reference;
 
 fn ms(milliseconds: u64) -> Time {
@@ -155,6 +155,13 @@ fn compare(seed: u64, operations: u64) -> usize {
         suspensions += suspended.len();
         assert_eq!(suspended, reference.suspended(), "seed {seed}, step {step}");
         assert_eq!(batcher.load(now), reference.load(now), "seed {seed}, step {step}");
+        let silent = batcher.silent_workers(now);
+        let suspended = batcher.suspended_workers(now);
+        let (mut silent_of_reference, mut suspended_of_reference) = reference.unavailable(now);
+        silent_of_reference.truncate(16);
+        suspended_of_reference.truncate(16);
+        assert_eq!(silent, silent_of_reference, "seed {seed}, step {step}");
+        assert_eq!(suspended, suspended_of_reference, "seed {seed}, step {step}");
     }
     suspensions
 }

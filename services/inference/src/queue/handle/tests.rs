@@ -1,7 +1,7 @@
 use tokio::time::Instant;
 
 use super::{super::Refusal, *};
-use crate::queue::CloseReason;
+use crate::queue::{CloseReason, Notice};
 
 mod demand;
 
@@ -226,9 +226,18 @@ async fn requests_of_a_worker_that_hangs_are_answered_by_another_one() {
     let _serving = tokio::spawn(serve(queue.add_worker(1), ms(2)));
     assert_eq!(request.answer().await.expect("computed by another worker").value, 107);
     assert!(began.elapsed() >= ms(1000) && began.elapsed() < ms(1020), "{:?}", began.elapsed());
-    assert_eq!(queue.status().load.overdue_workers, 1);
+    let status = queue.status();
+    assert_eq!(status.load.overdue_workers, 1);
+    let [silent] = status.silent_workers[..] else { panic!("{:?}", status.silent_workers) };
+    assert_eq!((silent.worker, silent.silence), (hanging.id(), began.elapsed()));
+    let mut notices = hanging.notices();
+    let Ok(Notice::Overdue { silence }) = notices.try_recv() else { panic!("no notice") };
+    assert!(silence >= ms(1000) && silence < ms(1020), "{silence:?}");
+    tokio::time::sleep(ms(500)).await;
     assert!(hanging.replies().reply(held.id, Ok(vec![0])));
-    assert_eq!(queue.status().load.overdue_workers, 0);
+    assert_eq!(notices.try_recv(), Ok(Notice::Answering { silence: began.elapsed() }));
+    let status = queue.status();
+    assert_eq!((status.load.overdue_workers, status.silent_workers), (0, vec![]));
     assert_eq!(queue.status().outcomes.answered, 7);
 }
 

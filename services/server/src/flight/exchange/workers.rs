@@ -1,20 +1,20 @@
 //! Worker side of a batch queue: sends batches of features and receives replies.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
     Lookup,
-    queue::{Batch, BatchId, Failure, FeaturesFailure, Replies, Worker},
+    queue::{Batch, BatchId, Failure, FeaturesFailure, Notice, Replies, Worker, WorkerId},
 };
 use forebay_proto::{
     Encoding,
     v1::{self, BatchReply, BatchRequest, LookupMetadata},
 };
 use futures::{StreamExt, stream};
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
@@ -33,7 +33,10 @@ use crate::{
         Context,
         batches::{BatchReader, Received},
     },
-    registry::queues::{QueuedKeys, Scored, Served},
+    registry::queues::{
+        QueuedKeys, Scored, Served,
+        worker_names::{self, Origin},
+    },
     traces::{Span, number},
 };
 
@@ -60,6 +63,8 @@ struct Connection {
     access: Access,
     queue: String,
     served: Arc<Served>,
+    worker: WorkerId,
+    origin: Origin,
     /// Batches that the worker is computing.
     at_work: DashMap<BatchId, Gathered>,
 }
@@ -71,7 +76,6 @@ struct Batches {
     lookup: Lookup,
     schema: SchemaRef,
     worker: Worker<QueuedKeys, Scored>,
-    suspensions: watch::Receiver<Option<Duration>>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
@@ -85,6 +89,8 @@ struct Inward {
     messages: Messages,
     replies: Replies<QueuedKeys, Scored>,
     reader: BatchReader,
+    /// Received here, because a worker that does not answer may not receive either, so that its batches wait to be sent.
+    notices: mpsc::Receiver<Notice>,
 }
 
 /// Streams batches as they are formed. Ends with a status if the server stops or the worker sends an invalid reply.
@@ -96,20 +102,20 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
     let schema = context.prepare(&mut lookup, &served.features).await?;
     let head = schema_message(&schema);
     let credits = if request.credits == 0 { DEFAULT_CREDITS } else { request.credits };
-    let worker = served.queue.add_worker(credits);
+    let mut worker = served.queue.add_worker(credits);
+    let (id, origin, notices) = (worker.id(), Origin::new(&access), worker.notices());
     let (queue, at_work) = (request.queue.clone(), DashMap::new());
-    let connection = Arc::new(Connection { context, access, queue, served, at_work });
+    let connection = Arc::new(Connection { context, access, queue, served, worker: id, origin, at_work });
     let presence = Presence::new(&connection, credits);
     let account = Account::new(&connection.context.services.callers, connection.access.caller());
     let (replies, reader) = (worker.replies(), BatchReader::of_replies(MAX_REPLY_ROWS, account));
-    let inward = Inward { connection: Arc::clone(&connection), messages, replies, reader };
+    let inward = Inward { connection: Arc::clone(&connection), messages, replies, reader, notices };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
     let batches = Batches {
         connection,
         encoding,
         lookup,
         schema,
-        suspensions: worker.suspensions(),
         worker,
         _presence: presence,
         inward,
@@ -129,21 +135,46 @@ struct Presence {
 
 impl Presence {
     fn new(connection: &Arc<Connection>, credits: u64) -> Self {
-        connection.note(Kind::WorkerJoined, &format!("worker connected, credits {credits}"));
+        connection.served.worker_names.insert(connection.worker, connection.origin.clone());
+        connection.note(Kind::WorkerJoined, &format!("connected, credits {credits}"));
         Self { connection: Arc::clone(connection) }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.connection.note(Kind::WorkerLeft, "worker disconnected");
+        self.connection.note(Kind::WorkerLeft, "disconnected");
+        self.connection.served.worker_names.remove(self.connection.worker);
     }
 }
 
 impl Connection {
+    /// Emits an event about the worker, whose name precedes `words`.
     fn note(&self, kind: Kind, words: &str) {
-        let event = Event::new(kind, words).queue(&self.queue, self.served.reads());
+        let name = worker_names::name(self.worker, &self.origin.public());
+        let event = Event::new(kind, &format!("{name} {words}")).queue(&self.queue, self.served.reads());
         self.context.services.events.note(event);
+    }
+
+    fn note_notice(&self, notice: Notice) {
+        match notice {
+            Notice::Overdue { silence } => {
+                let words = format!(
+                    "has not answered for {silence:.1?} and receives no batches until it does; other workers receive its requests"
+                );
+                self.note(Kind::WorkerOverdue, &words);
+            }
+            Notice::Answering { silence } => {
+                let words = format!("answers again, after {silence:.1?}");
+                self.note(Kind::WorkerAnswering, &words);
+            }
+            Notice::Suspended { time } => {
+                let words = format!(
+                    "failed batches that other workers computed, and receives none for {time:?}; see the log of the worker"
+                );
+                self.note(Kind::WorkerSuspended, &words);
+            }
+        }
     }
 
     /// Checks the permissions of the worker again, because a token may be revoked while the stream runs.
@@ -160,10 +191,6 @@ impl Batches {
             let batch = tokio::select! {
                 biased;
                 () = drain.interrupted() => return Err(stopping().into()),
-                Ok(()) = self.suspensions.changed() => {
-                    self.note_suspension();
-                    continue;
-                }
                 batch = self.worker.next() => batch,
             };
             let Some(batch) = batch else { return self.end().await };
@@ -187,14 +214,6 @@ impl Batches {
                 Err(BatchFailure::Worker(error)) => return Err(error.into()),
             }
         }
-    }
-
-    fn note_suspension(&mut self) {
-        let Some(time) = *self.suspensions.borrow_and_update() else { return };
-        let message = format!(
-            "a worker failed batches that other workers computed, and receives none for {time:?}; see the log of the worker"
-        );
-        self.connection.note(Kind::WorkerSuspended, &message);
     }
 
     /// Ends the stream: the worker disconnected or failed, or the queue is empty and the server stops.
@@ -286,18 +305,29 @@ enum BatchFailure {
 impl Inward {
     async fn run(mut self) -> Result<(), Status> {
         let ended = self.replies().await;
+        while let Ok(notice) = self.notices.try_recv() {
+            self.connection.note_notice(notice);
+        }
         // This also ends the stream of batches.
         self.replies.disconnect();
         ended
     }
 
     async fn replies(&mut self) -> Result<(), Status> {
-        while let Some(message) = self.messages.next().await {
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(notice) = self.notices.recv() => {
+                    self.connection.note_notice(notice);
+                    continue;
+                }
+                message = self.messages.next() => message,
+            };
+            let Some(message) = message else { return Ok(()) };
             let message = message.inspect_err(|status| self.fail_too_long(status))?;
             self.connection.check_access()?;
             self.reply(message).await?;
         }
-        Ok(())
     }
 
     /// Fails the batch of a reply that is longer than the limit, if `status` is about one. The reply is not read, so that its batch is

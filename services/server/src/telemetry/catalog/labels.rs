@@ -95,6 +95,8 @@ labels! {
         | "queue_settings_changed" ("the settings of a queue were changed at run time")
         | "worker_joined" ("a worker connected to a queue") | "worker_left" ("a worker disconnected from a queue")
         | "worker_suspended" ("a worker failed batches that other workers computed")
+        | "worker_overdue" ("a worker has not answered a batch in several times its predicted time")
+        | "worker_answering" ("a worker answered after it was overdue")
         | "lookups_outdated" ("the current snapshot of a dataset cannot be loaded for lookups, or lookups follow the dataset again")
         | "cache_error" ("the disk cache has damaged values, failed reads or failed writes")
         | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")

@@ -14,7 +14,8 @@ use crate::{auth::Access, error::clip};
 /// dataset again;
 /// `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a queue;
 /// `worker_left`: a worker disconnected from a queue; `worker_suspended`: a worker failed batches that other workers computed, and
-/// receives none for a while; `cache_error`: the disk cache has damaged values, failed reads or failed
+/// receives none for a while; `worker_overdue`: a worker has not answered a batch in several times its predicted time, and receives none
+/// until it answers; `worker_answering`: a worker answered after it was overdue; `cache_error`: the disk cache has damaged values, failed reads or failed
 /// writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`: the
 /// server is shutting down; `member_joined`: another server of the cluster answered; `member_left`: a server is no longer a member
 /// of the cluster; `member_draining`: a member started or stopped draining; `member_refused`: the server at an address in the
@@ -41,6 +42,8 @@ pub(crate) enum Kind {
     WorkerJoined,
     WorkerLeft,
     WorkerSuspended,
+    WorkerOverdue,
+    WorkerAnswering,
     CacheError,
     ReloadFailed,
     Draining,
@@ -180,6 +183,8 @@ impl Kind {
             Self::WorkerJoined => "worker_joined",
             Self::WorkerLeft => "worker_left",
             Self::WorkerSuspended => "worker_suspended",
+            Self::WorkerOverdue => "worker_overdue",
+            Self::WorkerAnswering => "worker_answering",
             Self::CacheError => "cache_error",
             Self::ReloadFailed => "reload_failed",
             Self::Draining => "draining",
@@ -203,6 +208,7 @@ impl Kind {
             | Self::SnapshotRejected
             | Self::LookupsOutdated
             | Self::WorkerSuspended
+            | Self::WorkerOverdue
             | Self::CacheError
             | Self::LabelSkew
             | Self::MemberRefused
@@ -217,6 +223,7 @@ impl Kind {
             | Self::QueueSettingsChanged
             | Self::WorkerJoined
             | Self::WorkerLeft
+            | Self::WorkerAnswering
             | Self::Draining
             | Self::MemberJoined
             | Self::MemberLeft

@@ -157,6 +157,9 @@ fn a_worker_that_fails_at_once_fails_no_request_while_another_one_works_and_is_s
     assert_eq!(suspended, expected, "one batch after each suspension");
     let load = batcher.load(ms(6000));
     assert_eq!((load.workers, load.suspended_workers, load.overdue_workers), (1, 1, 0));
+    let [listed] = batcher.suspended_workers(ms(6000))[..] else { panic!("one is suspended") };
+    assert!(listed.worker == broken && listed.remaining > Duration::ZERO, "{listed:?}");
+    assert!(listed.remaining <= Duration::from_secs(4), "{listed:?}");
     assert!(!suspended.iter().any(|(worker, _)| *worker == good));
 }
 
@@ -283,6 +286,56 @@ fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterw
     assert_eq!(sizes_after(Cause::Features), [2], "no tenant is to blame");
     assert_eq!(sizes_after(Cause::Size), [1, 1]);
     assert_eq!(sizes_after(Cause::Worker), [1, 1]);
+}
+
+#[test]
+fn features_that_cannot_be_looked_up_are_no_reply_of_an_overdue_worker() {
+    let (mut batcher, worker, now) = trained(QueueConfig { max_batch_rows: 1, ..eager() });
+    let admit = |batcher: &mut Batcher, now| batcher.admit(now, 1, 100, None).expect("the queue has room");
+    // Its first batches may take minutes.
+    for _ in 0..3 {
+        admit(&mut batcher, now);
+        let formed = batch(batcher.next(now));
+        batcher.complete(now, worker, formed.batch).expect("in flight");
+    }
+    admit(&mut batcher, now);
+    let held = batch(batcher.next(now));
+    batcher.gathered(now, held.batch);
+    admit(&mut batcher, now);
+    let Decision::Wait(Some(soon)) = batcher.next(now) else { panic!("the worker is busy") };
+    let unsent = batch(batcher.next(soon));
+    let due = now + ms(1000);
+    assert_eq!(batcher.suspend_overdue(due), [worker]);
+    batcher.fail(due, worker, unsent.batch, Cause::Features).expect("in flight");
+    assert_eq!((batcher.load(due).overdue_workers, batcher.answering()), (1, vec![]));
+    let later = due + ms(500);
+    assert_eq!(batcher.silent_workers(later), [SilentWorker { worker, silence: ms(1500) }]);
+    batcher.complete(later, worker, held.batch).expect("in flight");
+    assert_eq!(batcher.answering(), [(worker, ms(1500))]);
+    assert_eq!(batcher.silent_workers(later), []);
+}
+
+#[test]
+fn the_workers_that_have_not_replied_for_the_longest_time_are_listed_first_and_at_most_16() {
+    let (mut batcher, worker, start) = trained(QueueConfig { max_batch_rows: 1, ..eager() });
+    batcher.remove_worker(start, worker);
+    let mut workers = vec![];
+    for number in 0..20 {
+        let now = start + ms(10) * number;
+        workers.push(batcher.add_worker(now, 1));
+        batcher.admit(now, 1, 100, Some(Duration::from_secs(3600))).expect("a worker is free");
+        batcher.next(now);
+    }
+    // Each has its first batch, for which it may take five minutes.
+    let due = start + Duration::from_secs(300) + ms(190);
+    assert_eq!(batcher.suspend_overdue(due), workers);
+    let silent = batcher.silent_workers(due);
+    let expected = |(number, worker): (u32, &WorkerId)| SilentWorker {
+        worker: *worker,
+        silence: due - start - ms(10) * number,
+    };
+    assert_eq!(silent, (0..16).zip(&workers).map(expected).collect::<Vec<_>>());
+    assert_eq!(batcher.load(due).overdue_workers, 20);
 }
 
 #[test]

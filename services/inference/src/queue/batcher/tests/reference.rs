@@ -1,7 +1,7 @@
 //! A simple implementation of the queue's rules: one list, scanned for each decision.
 
 use super::super::*;
-use crate::queue::{Cause, CloseReason, FormedBatch};
+use crate::queue::{Cause, CloseReason, FormedBatch, SilentWorker, SuspendedWorker};
 
 pub(super) struct Reference {
     config: QueueConfig,
@@ -68,6 +68,8 @@ struct Working {
     has: Vec<Given>,
     computed: u64,
     overdue: bool,
+    /// If it is overdue: since when it has not replied.
+    silent_since: Time,
     strikes: u32,
     suspensions: u32,
     suspended_until: Option<Time>,
@@ -470,7 +472,9 @@ impl Reference {
             .collect();
         found.sort_by_key(|at| self.workers[*at].id);
         for at in &found {
-            self.workers[*at].overdue = true;
+            let working = &mut self.workers[*at];
+            working.overdue = true;
+            working.silent_since = working.has[0].at.max(working.since);
             let batches: Vec<_> = self.workers[*at].has.iter().map(|given| given.requests.clone()).collect();
             for requests in batches {
                 self.try_again(now, &requests);
@@ -548,6 +552,7 @@ impl Reference {
             has: vec![],
             computed: 0,
             overdue: false,
+            silent_since: Time::ZERO,
             strikes: 0,
             suspensions: 0,
             suspended_until: None,
@@ -620,7 +625,7 @@ impl Reference {
         worker: WorkerId,
         batch: BatchId,
     ) -> Option<Vec<Option<RequestId>>> {
-        let (given, begun) = self.take(now, worker, batch)?;
+        let (given, begun) = self.take(now, worker, batch, |_| true)?;
         if let Some(working) = self.workers.iter_mut().find(|working| working.id == worker) {
             working.computed += 1;
             (working.strikes, working.suspensions, working.suspended_until) = (0, 0, None);
@@ -688,7 +693,8 @@ impl Reference {
         batch: BatchId,
         cause: Cause,
     ) -> Option<Vec<RequestId>> {
-        let (given, _) = self.take(now, worker, batch)?;
+        // A batch that fails before it is sent has no reply.
+        let (given, _) = self.take(now, worker, batch, |given| given.sent || cause == Cause::Worker)?;
         self.foresee(worker);
         let alive = |at: &usize| self.requests[*at].is_alive;
         let alive: Vec<usize> = given.requests.iter().copied().filter(alive).collect();
@@ -727,13 +733,22 @@ impl Reference {
         Some(vec![])
     }
 
-    fn take(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<(Given, Time)> {
+    fn take(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        is_reply: impl Fn(&Given) -> bool,
+    ) -> Option<(Given, Time)> {
         let working = self.workers.iter_mut().find(|working| working.id == worker)?;
         let at = working.has.iter().position(|given| given.batch == batch)?;
         let given = working.has.remove(at);
         let begun = given.at.max(working.since);
-        working.since = now;
-        if working.overdue {
+        let is_reply = is_reply(&given);
+        if is_reply {
+            working.since = now;
+        }
+        if working.overdue && (is_reply || at == 0) {
             working.overdue = false;
             for request in working.has.iter().flat_map(|given| &given.requests) {
                 self.requests[*request].queued = None;
@@ -920,6 +935,25 @@ impl Reference {
             deadline,
             previous_attempts: attempts,
         })
+    }
+
+    /// Overdue and suspended workers, with the longest times first.
+    pub(super) fn unavailable(&self, now: Time) -> (Vec<SilentWorker>, Vec<SuspendedWorker>) {
+        let (mut silent, mut suspended) = (vec![], vec![]);
+        for working in self.workers.iter().filter(|working| !working.is_healthy(now)) {
+            match working.suspended_until {
+                _ if working.overdue => {
+                    silent.push(SilentWorker { worker: working.id, silence: now - working.silent_since });
+                }
+                Some(until) => {
+                    suspended.push(SuspendedWorker { worker: working.id, remaining: until - now });
+                }
+                None => {}
+            }
+        }
+        silent.sort_by_key(|one| (std::cmp::Reverse(one.silence), one.worker));
+        suspended.sort_by_key(|one| (std::cmp::Reverse(one.remaining), one.worker));
+        (silent, suspended)
     }
 
     fn last(times: &[Time], count: usize) -> &[Time] {
