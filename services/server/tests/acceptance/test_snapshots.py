@@ -116,6 +116,41 @@ def test_a_snapshot_with_broken_values_is_rejected_and_can_be_accepted(
     assert version(server) == 4
 
 
+def test_a_dataset_whose_newest_file_is_damaged_is_named_while_lookups_are_answered_from_the_snapshot_before(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    server = start('views = [{ columns = ["version"] }]')
+    failed = lambda: scrape(server).value("forebay_lookup_failed", dataset="users")
+    events = lambda: json.loads(server.http_get("/api/v1/events")[1])["events"]
+    of_lookups = lambda: [event for event in events() if event["kind"] == "lookups_outdated"]
+    first = state(server)["snapshot"]
+    assert failed() == 0 and of_lookups() == []
+    # The footer is whole, so that the snapshot can be opened.
+    write(tmp_path / "new", 2, usual(2))
+    data = bytearray((tmp_path / "new" / "002.parquet").read_bytes())
+    first_page = pq.ParquetFile(tmp_path / "new" / "002.parquet").metadata.row_group(0).column(0)
+    start_at = first_page.dictionary_page_offset or first_page.data_page_offset
+    data[start_at : start_at + 64] = bytes(64)
+    (tmp_path / "new" / "002.parquet").write_bytes(data)
+    (tmp_path / "new" / "002.parquet").rename(tmp_path / "users" / "002.parquet")
+    damaged = refresh(server)
+    until(lambda: failed() == 1)
+    until(lambda: len(of_lookups()) > 0)
+    event = of_lookups()[0]
+    assert event["severity"] == "warning" and event["dataset"] == "users"
+    assert "002.parquet" in event["message"] and "002.parquet" in state(server)["error"]
+    assert state(server)["snapshot"] == first != damaged and outdated(server) == 1 and version(server) == 1
+    assert scrape(server).value("forebay_events_total", kind="lookups_outdated") >= 1
+    # A whole file makes lookups follow the dataset again.
+    write(tmp_path / "users", 2, usual(2))
+    whole = refresh(server)
+    until(lambda: (now := state(server))["snapshot"] == whole and now["error"] is None)
+    assert version(server) == 2
+    until(lambda: failed() == outdated(server) == 0)
+    until(lambda: of_lookups()[-1]["severity"] == "info")
+
+
 def test_an_operator_rolls_back_and_the_server_stays_at_this_snapshot(
     start: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
