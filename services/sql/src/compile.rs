@@ -355,11 +355,29 @@ fn with_own_functions(expression: Expr) -> Result<Expr, Error> {
             if let Some(own) = functions::all().get(call.name()) {
                 call.func = Arc::clone(own);
             }
+            if let ("round", Some(digits)) = (call.func.name(), call.args.get_mut(1)) {
+                with_constant_digits(digits)?;
+            }
             Ok(Transformed::yes(Expr::ScalarFunction(call)))
         }
         part => Ok(Transformed::no(part)),
     });
     Ok(replaced?.data)
+}
+
+/// Evaluates a constant number of digits before types are coerced. The type of `round` for decimals depends on the constant, but not on one
+/// that is still to be converted to `INTEGER`: comparisons would be prepared for another type than that of the result.
+fn with_constant_digits(digits: &mut Expr) -> datafusion_common::Result<()> {
+    if !digits.column_refs().is_empty() {
+        return Ok(());
+    }
+    let Ok(value) = value_of(digits, &one_row()?) else { return Ok(()) };
+    if value.data_type().is_integer()
+        && let Ok(value) = value.cast_to(&DataType::Int32)
+    {
+        *digits = Expr::Literal(value, None);
+    }
+    Ok(())
 }
 
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {

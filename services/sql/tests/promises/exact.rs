@@ -557,3 +557,24 @@ fn decimals_of_256_bits_become_integers_only_if_they_fit() {
         }
     }
 }
+
+#[test]
+fn rounded_decimals_are_compared_in_the_type_that_they_have() {
+    let column = Decimal128Array::from(vec![7105]).with_precision_and_scale(9, 2).unwrap();
+    let batch = RecordBatch::try_from_iter([("d", Arc::new(column) as ArrayRef)]).unwrap();
+    for condition in [
+        "round(d, 1) IN (1.25, 71.1)",
+        "round(d, 1) > 1.25",
+        "round(d, 1) > d",
+        "round(d, 2) = 71.05",
+        "round(d, 3) = 71.05",
+        "round(d, 1 + 1) = 71.05",
+        "round(d, -1) = 70",
+        "round(d, CAST(1 AS TINYINT)) BETWEEN 71.05 AND 71.15",
+        "round(d) = 71",
+        "COALESCE(round(d, 1), 5.55) = 71.1",
+        "round(round(d, 1), 0) = 71",
+    ] {
+        assert_eq!(conditions(condition, &batch), [Some(true)], "{condition}");
+    }
+}
