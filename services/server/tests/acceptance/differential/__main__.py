@@ -53,6 +53,8 @@ def main() -> int:
         one = functools.partial(run_some, only=int(case) if case else None, keep=keep, fault=options.fault)
         for report in pool.map(one, parts):
             total.add(report)
+            for difference in report.differences:
+                print(difference)
             print(f"{total.cases} cases, {len(total.differences)} differences, {time.monotonic() - began:.0f} s", flush=True)
     print(total)
     print(total.dialect)

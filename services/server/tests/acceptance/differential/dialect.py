@@ -14,6 +14,7 @@ from differential.expressions import COMPARING, Node
 # Where the operands that are one of several possible values begin.
 CHOOSING = {"CASE": 1, "CASE OF": 2, "NVL2": 1, "COALESCE": 0, "GREATEST": 0, "LEAST": 0}
 MOST_DIGITS = 38
+CASTS = ("CAST", "TRY_CAST")
 
 
 @dataclass
@@ -69,6 +70,26 @@ def chooses_long_decimals(node: Node) -> bool:
     return max(before) + max(after) > MOST_DIGITS
 
 
+def truncates(node: Node) -> bool:
+    """Returns true for a cast of a type with fractions to an integer."""
+    return node.op in CASTS and node.what == "integer" and (node.args[0].what == "decimal" or node.args[0].bits > 0)
+
+
+def narrows(node: Node) -> bool:
+    """Returns true for a cast to a floating-point type of fewer bits than the operand has."""
+    return node.op in CASTS and 0 < node.bits < node.args[0].bits
+
+
+def is_text_of_fraction(node: Node) -> bool:
+    """Returns true for the text of a decimal type without digits before the point."""
+    return node.op in CASTS and node.family == "text" and node.args[0].what == "decimal" and node.args[0].digits[0] == 0
+
+
+def splits_nanoseconds(node: Node) -> bool:
+    """Returns true for a function of time of a timestamp with nanoseconds."""
+    return node.is_call and any(each.what == "timestamp_ns" for each in node.args)
+
+
 FLOATS = {"float16", "float32", "float64"}
 EXACT = {"integer", "decimal"}
 
@@ -105,6 +126,30 @@ ENTRIES = [
         "DECIMAL with a literal or another DECIMAL that together have more than 38 digits",
         "DuckDB rounds the values to a DECIMAL of 38 digits.",
         chooses_long_decimals,
+    ),
+    Entry(
+        "casts to integers",
+        "DECIMAL and floats",
+        "DuckDB rounds. The server truncates, as docs/reference/sql.md states.",
+        truncates,
+    ),
+    Entry(
+        "casts to FLOAT",
+        "DOUBLE beyond the range of FLOAT",
+        "DuckDB has no value. The server's is infinite.",
+        narrows,
+    ),
+    Entry(
+        "casts to VARCHAR",
+        "DECIMAL without digits before the point",
+        "DuckDB writes no 0 before the point.",
+        is_text_of_fraction,
+    ),
+    Entry(
+        "functions of time",
+        "timestamps of nanoseconds",
+        "DuckDB converts them to microseconds first, and truncates those before 1970 towards it.",
+        splits_nanoseconds,
     ),
 ]
 

@@ -25,29 +25,36 @@ def given(column: Column) -> pa.Array:
     return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
 
 
-def is_infinite(column: Column) -> bool:
-    """Returns true if DuckDB takes a timestamp for an infinite one, which equals that of another unit."""
+def has_infinite(column: Column) -> bool:
+    """Returns true if DuckDB takes a timestamp for an infinite one."""
     arrow = column.kind.arrow
-    if not pa.types.is_timestamp(arrow) or arrow.unit == "us":
+    if not pa.types.is_timestamp(arrow):
         return False
     bound = (2**63 - 1) * NANOSECONDS[arrow.unit]
     return any(value is not None and abs(value) == bound for value in column.values)
 
 
 class Duck:
-    """A table of DuckDB with those columns of a dataset that it holds without a loss."""
+    """A table of DuckDB with those columns of a dataset that it holds without a loss.
+
+    Attributes:
+        columns: Names of the columns.
+        finite: Names of those without infinite timestamps, which are not those of the calendar.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         self.connection = duckdb.connect(config={"threads": 1})
         self.connection.execute("SET TimeZone = 'UTC'")
         self.columns = {column.name for column in dataset.columns if self.holds(column)}
+        self.finite = self.columns - {column.name for column in dataset.columns if has_infinite(column)}
         table = pa.table({column.name: given(column) for column in dataset.columns if column.name in self.columns})
         self.connection.register("given", table)
         self.connection.execute("CREATE TABLE rows AS SELECT * FROM given")
         self.values = functools.lru_cache(maxsize=1000)(self.compute)
 
     def holds(self, column: Column) -> bool:
-        if is_infinite(column):
+        # An infinite timestamp equals that of another unit.
+        if has_infinite(column) and column.kind.arrow.unit != "us":
             return False
         try:
             self.connection.register("given", pa.table({"value": given(column)}))

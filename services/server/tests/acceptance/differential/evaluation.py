@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from decimal import Decimal
-from typing import Any, Callable
+from typing import Any, Callable, Iterable, Iterator
 
 from differential.expressions import Node
 from differential.kinds import DAY_NS, Span
@@ -20,7 +20,10 @@ Row = dict[str, Any]
 
 
 def evaluate(node: Node, row: Row) -> Any:
-    """Returns the plain value of `node` for a row of plain values by name."""
+    """Returns the plain value of `node` for a row of plain values by name. Raises Failure where docs/reference/sql.md promises an error.
+
+    As there, operands on which the result does not depend are not evaluated.
+    """
     if node.op == "column":
         return row[node.text]
     if node.op == "literal":
@@ -28,6 +31,8 @@ def evaluate(node: Node, row: Row) -> Any:
     if node.op in BY_NODE:
         return BY_NODE[node.op](node, row)
     values = [evaluate(each, row) for each in node.args]
+    if node.is_call:
+        return node.value(*values) if node.takes_null or None not in values else None
     if node.op in STRICT:
         return None if any(value is None for value in values) else STRICT[node.op](node, *values)
     return BY_VALUE[node.op](node, *values)
@@ -55,27 +60,51 @@ def equals(one: Node, a: Any, other: Node, b: Any) -> bool | None:
     return None if a is None or b is None else order(one, a, other, b) == 0
 
 
-def conjunction(values: list[bool | None]) -> bool | None:
-    return False if False in values else None if None in values else True
+def conjunction(values: Iterable[bool | None]) -> bool | None:
+    """Returns the conjunction of values, which ends at the first false one."""
+    found: bool | None = True
+    for value in values:
+        if value is False:
+            return False
+        found = None if value is None else found
+    return found
 
 
 def negation(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 
-def disjunction(values: list[bool | None]) -> bool | None:
-    return negation(conjunction([negation(value) for value in values]))
+def disjunction(values: Iterable[bool | None]) -> bool | None:
+    return negation(conjunction(negation(value) for value in values))
 
 
-def between(node: Node, value: Any, low: Any, high: Any) -> bool | None:
-    of, least, most = node.args
-    above = None if value is None or low is None else order(of, value, least, low) >= 0
-    below = None if value is None or high is None else order(of, value, most, high) <= 0
-    return conjunction([above, below])
+def each_of(nodes: Iterable[Node], row: Row) -> Iterator[Any]:
+    """Yields values, each of which is computed when it is needed."""
+    return (evaluate(each, row) for each in nodes)
 
 
-def among(node: Node, value: Any, *items: Any) -> bool | None:
-    return disjunction([equals(node.args[0], value, each, item) for each, item in zip(node.args[1:], items)])
+def between(node: Node, row: Row) -> bool | None:
+    value = evaluate(node.args[0], row)
+    if value is None:
+        return None
+
+    def within(bound: Node, sign: int) -> bool | None:
+        limit = evaluate(bound, row)
+        return None if limit is None else sign * order(node.args[0], value, bound, limit) >= 0
+
+    return conjunction(within(bound, sign) for bound, sign in zip(node.args[1:], (1, -1)))
+
+
+def among(node: Node, row: Row) -> bool | None:
+    value = evaluate(node.args[0], row)
+    if value is None:
+        return None
+    return disjunction(equals(node.args[0], value, each, evaluate(each, row)) for each in node.args[1:])
+
+
+def null_if(node: Node, row: Row) -> Any:
+    value = evaluate(node.args[0], row)
+    return None if value is None or equals(node.args[0], value, node.args[1], evaluate(node.args[1], row)) else value
 
 
 def distinct(node: Node, a: Any, b: Any) -> bool:
@@ -143,7 +172,20 @@ def field(node: Node, row: Row) -> Any:
     return None if found is None else found[node.text]
 
 
-BY_NODE = {"CASE": case, "CASE OF": case_of, "NVL2": nvl2, "field": field}
+BY_NODE: dict[str, Callable[[Node, Row], Any]] = {
+    "AND": lambda node, row: conjunction(each_of(node.args, row)),
+    "OR": lambda node, row: disjunction(each_of(node.args, row)),
+    "BETWEEN": between,
+    "NOT BETWEEN": lambda node, row: negation(between(node, row)),
+    "IN": among,
+    "NOT IN": lambda node, row: negation(among(node, row)),
+    "CASE": case,
+    "CASE OF": case_of,
+    "COALESCE": lambda node, row: next((value for value in each_of(node.args, row) if value is not None), None),
+    "NULLIF": null_if,
+    "NVL2": nvl2,
+    "field": field,
+}
 STRICT: dict[str, Callable] = {
     "=": lambda node, a, b: order(node.args[0], a, node.args[1], b) == 0,
     "<>": lambda node, a, b: order(node.args[0], a, node.args[1], b) != 0,
@@ -165,8 +207,6 @@ STRICT: dict[str, Callable] = {
     "negate": lambda node, a: a.copy_negate() if isinstance(a, Decimal) else -a,
 }
 BY_VALUE: dict[str, Callable] = {
-    "AND": lambda node, a, b: conjunction([a, b]),
-    "OR": lambda node, a, b: disjunction([a, b]),
     "IS NULL": lambda node, a: a is None,
     "IS NOT NULL": lambda node, a: a is not None,
     "IS UNKNOWN": lambda node, a: a is None,
@@ -177,12 +217,6 @@ BY_VALUE: dict[str, Callable] = {
     "IS NOT FALSE": lambda node, a: a is not False,
     "IS DISTINCT FROM": distinct,
     "IS NOT DISTINCT FROM": lambda node, a, b: not distinct(node, a, b),
-    "BETWEEN": between,
-    "NOT BETWEEN": lambda node, *values: negation(between(node, *values)),
-    "IN": among,
-    "NOT IN": lambda node, *values: negation(among(node, *values)),
-    "COALESCE": lambda node, *values: next((value for value in values if value is not None), None),
-    "NULLIF": lambda node, a, b: None if equals(node.args[0], a, node.args[1], b) else a,
     "GREATEST": extreme(1),
     "LEAST": extreme(-1),
 }

@@ -34,6 +34,10 @@ OPERATORS: dict[str, tuple[int, str]] = {
 FUNCTIONS = ("CASE", "CASE OF", "COALESCE", "NULLIF", "NVL2", "GREATEST", "LEAST")
 
 
+class Failure(Exception):
+    """A value that is an error, so that a request for it must be refused."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A part of an expression.
@@ -44,10 +48,11 @@ class Node:
         family: Family of the type of the value, as in Kind.
         what: Type of the value as far as its semantics depend on it: the name of a Kind, `integer`, `decimal`, `float64`, `literal`.
         bits: Width of a floating-point value, or 0.
-        text: Name of a column or field, or spelling of a literal.
-        duck: Spelling of a literal in DuckDB.
-        value: Value of a literal.
-        digits: Digits of a decimal column before and after the point.
+        text: Name of a column or field, spelling of a literal, or of a call, with `{}` for each operand.
+        duck: Spelling in DuckDB if it is another one.
+        value: Value of a literal, or the function that computes the value of a call.
+        digits: Digits of a decimal column or of the result of a call before and after the point.
+        takes_null: Whether a call computes a value of null operands.
     """
 
     op: str
@@ -59,6 +64,7 @@ class Node:
     duck: str = ""
     value: Any = None
     digits: tuple[int, int] = (0, 0)
+    takes_null: bool = False
 
     def parts(self) -> Iterator[Node]:
         yield self
@@ -68,6 +74,10 @@ class Node:
     @property
     def is_literal(self) -> bool:
         return self.op == "literal"
+
+    @property
+    def is_call(self) -> bool:
+        return callable(self.value)
 
     def columns(self) -> set[str]:
         return {part.text for part in self.parts() if part.op == "column"}
@@ -141,6 +151,8 @@ class Spelling:
             return f"CASE {inside[0]} WHEN {inside[1]} THEN {inside[2]} ELSE {inside[3]} END"
         if node.op == "NVL2" and self.duck:
             return f"CASE WHEN ({inside[0]}) IS NOT NULL THEN {inside[1]} ELSE {inside[2]} END"
+        if node.is_call:
+            return (node.duck if self.duck and node.duck else node.text).format(*inside)
         return f"{node.op}({', '.join(inside)})"
 
 

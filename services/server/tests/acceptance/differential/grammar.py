@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow.types as at
 
-from differential import literals
+from differential import calls, literals
 from differential.expressions import COMPARISONS, DISTINCT, OPERATORS, TESTS, Node
 from differential.kinds import Kind
 
@@ -82,10 +82,10 @@ class Column:
 
 
 class Grammar:
-    """Draws expressions over `columns`."""
+    """Draws expressions over `columns`, with calls of functions if `has_calls` is true."""
 
-    def __init__(self, rng: random.Random, columns: list[Column]) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, columns: list[Column], has_calls: bool = False) -> None:
+        self.rng, self.has_calls = rng, has_calls
         self.columns = {column.name: column for column in columns}
         # Whether arithmetic has integers only, as an operand of a division or of a remainder.
         self.only_integers = False
@@ -102,8 +102,24 @@ class Grammar:
             if self.rng.random() < 0.2:
                 return self.column("bool")
             return self.operation(self.rng.choice([*COMPARISONS, *COMPARISONS, *DISTINCT, *TESTS[:2], "IN", "BETWEEN"]), 0, None)
+        if self.has_calls and self.rng.random() < 0.6:
+            return self.tested(depth)
         op = self.rng.choice([*LOGICAL, *LOGICAL, *TESTS, *DISTINCT, *DISTINCT, *ANY_OPERANDS, *LIKES, "CASE", "COALESCE"])
         return self.operation(op, depth, None)
+
+    def called(self, depth: int) -> Node:
+        """Draws a call of a function, or an expression if there is no function of its family."""
+        family = self.rng.choice(["number", "number", "text", *(name for name in calls.DRAWN if name in self.of)])
+        return calls.draw(self, family, depth) or self.value(family, depth)
+
+    def tested(self, depth: int) -> Node:
+        """Compares a call of a function, or draws one that is a condition."""
+        first = self.called(depth)
+        if first.family == "bool":
+            return first
+        op = self.rng.choice([*COMPARISONS, "IN", "BETWEEN", *DISTINCT, "IS NULL"])
+        count = {"IS NULL": 0, "IN": 2, "BETWEEN": 2}.get(op, 1)
+        return self.node(op, [first, *(self.counterpart(first, depth - 1) for _ in range(count))], None, "bool")
 
     def simple(self) -> Node:
         """Compares a column with constants, by which row groups and pages are excluded."""
@@ -161,6 +177,8 @@ class Grammar:
     def literal(self, partner: Node) -> Node:
         names = sorted(partner.columns())
         columns = [self.columns[name] for name in names if self.columns[name].kind.family == partner.family]
+        if not columns and partner.is_call and partner.what == "integer":
+            return literals.number(str(self.rng.randint(-1, 12)))
         if not columns:
             columns = self.of[partner.family]
         column = self.rng.choice(columns)
@@ -171,6 +189,10 @@ class Grammar:
         return self.rng.choice(self.of[family]).node
 
     def value(self, family: str, depth: int) -> Node:
+        if self.has_calls and depth > 0 and self.rng.random() < 0.5:
+            found = calls.draw(self, family, depth)
+            if found is not None:
+                return found
         if family == "bool":
             return self.condition(max(depth, 0)) if depth > 0 else self.column("bool")
         if family == "number" and depth > 0 and self.rng.random() < 0.5:

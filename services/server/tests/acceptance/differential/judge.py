@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from differential.calls import APPROXIMATE
 from differential.datasets import Dataset
 from differential.dialect import Dialect
 from differential.duck import Duck, Refused
 from differential.evaluation import evaluate
-from differential.expressions import DUCK_FLAT, DUCK_FULL, FLAT, FULL, Node
+from differential.expressions import DUCK_FLAT, DUCK_FULL, FLAT, FULL, Failure, Node
 from differential.faults import NO_FAULT, Fault
 from differential.kinds import Span, same
 from differential.served import UNPRUNED, Served
@@ -52,6 +54,14 @@ def with_length(value: Any) -> Any:
     return value.length if isinstance(value, Span) else value
 
 
+def agrees(node: Node, value: Any, wanted: Any) -> bool:
+    """Returns true for the same value, or for a neighbour of the value of a transcendental function."""
+    if same(value, wanted):
+        return True
+    is_close = isinstance(value, float) and isinstance(wanted, float) and abs(value - wanted) <= math.ulp(wanted)
+    return node.op in APPROXIMATE and is_close
+
+
 def shown(value: Any) -> str:
     text = str(value) if isinstance(value, Exception) else repr(value)
     return text if len(text) < 400 else text[:400] + "..."
@@ -77,7 +87,8 @@ class Judge:
     without_duck: int = field(default=0)
 
     def second_opinion(self, text: str, node: Node) -> list | Refused | str:
-        if not node.columns() <= self.duck.columns:
+        known = self.duck.finite if any(part.is_call for part in node.parts()) else self.duck.columns
+        if not node.columns() <= known:
             return ABSENT
         try:
             return self.duck.values(text)
@@ -91,10 +102,13 @@ class Judge:
         return [self.judge_one(node, *found) for node, *found in zip(nodes, flat, full)]
 
     def judge_one(self, node: Node, flat: list | Refused, full: list | Refused) -> Difference | None:
-        exact = [evaluate(node, row) for row in self.dataset.row_dicts]
+        try:
+            exact = [evaluate(node, row) for row in self.dataset.row_dicts]
+        except Failure as failure:
+            return self.of_failure(node, failure, flat, full)
         found = self.of_values(node, FLAT(node), flat, exact) or self.of_values(node, FULL(node), full, exact)
-        # A filter shows no more of a fault than the same condition in `select`.
-        if found or node.family != "bool" or self.fault != NO_FAULT:
+        # A filter shows no more of a fault than the same condition in `select`. Where DuckDB overflows, too, there are no values.
+        if found or node.family != "bool" or self.fault != NO_FAULT or isinstance(flat, Refused):
             return found
         matching = [row for row, value in enumerate(exact) if value is True]
         for way, text in (("filter", FLAT(node)), ("filter", FULL(node)), ("filter without pruning", UNPRUNED.format(FLAT(node)))):
@@ -105,6 +119,13 @@ class Judge:
             if ids != matching:
                 row = min(set(ids) ^ set(matching), default=-1)
                 return Difference("wrong", way, text, row, row in ids, row in matching, shape=shape(node))
+        return None
+
+    def of_failure(self, node: Node, failure: Failure, flat: list | Refused, full: list | Refused) -> Difference | None:
+        """Returns a difference if a server delivers values for an expression that is an error for a row."""
+        for text, ours in ((FLAT(node), flat), (FULL(node), full)):
+            if not isinstance(ours, Refused):
+                return Difference("wrong", "select", text, -1, ours[:5], failure, shape=shape(node))
         return None
 
     def of_values(self, node: Node, text: str, ours: list | Refused, exact: list) -> Difference | None:
@@ -121,12 +142,12 @@ class Judge:
         for row, (value, wanted) in enumerate(zip(ours, exact)):
             theirs = duck[row] if isinstance(duck, list) else duck
             # A float that is equal to an integer or a decimal has another type than promised.
-            if not same(value, wanted) or isinstance(value, float) != isinstance(wanted, float):
+            if not agrees(node, value, wanted) or isinstance(value, float) != isinstance(wanted, float):
                 return Difference("wrong", way, text, row, value, wanted, theirs, shape(node))
         if len(ours) != len(exact):
             return Difference("wrong", way, text, -1, f"{len(ours)} rows", f"{len(exact)} rows", duck, shape(node))
         if isinstance(duck, list):
-            differing = (row for row, pair in enumerate(zip(duck, exact)) if not same(*map(with_length, pair)))
+            differing = (row for row, pair in enumerate(zip(duck, exact)) if not agrees(node, *map(with_length, pair)))
             row = next(differing, None)
             if row is not None and not self.dialect.explains(node):
                 return Difference("oracle", way, duck_text, row, ours[row], exact[row], duck[row], shape(node))

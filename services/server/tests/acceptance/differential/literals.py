@@ -61,6 +61,9 @@ def exact(rng: random.Random, kind: Kind, values: list) -> Node | None:
         # DuckDB has decimals of 38 digits, and reads a literal with an exponent as a DOUBLE.
         is_whole = at.is_integer(kind.arrow)
         fits = "e" not in found.text.lower() and sum(map(str.isdigit, found.text)) <= 18 and (not is_whole or "." not in found.text)
+        if at.is_decimal(kind.arrow):
+            # A common type has at most 76 digits.
+            fits &= kind.arrow.precision - kind.arrow.scale + len(found.text.partition(".")[2]) <= 76
         return found if fits else whole(rng.randint(0, 99))
     if kind.family in ("time", "naive", "zoned"):
         unit = NANOSECONDS[kind.arrow.unit]

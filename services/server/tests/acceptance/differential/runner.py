@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client import Client
-from differential import lookups, tensors, wide_deltas, writers
+from differential import calls, lookups, tensors, wide_deltas, writers
 from differential.datasets import Dataset, generate
 from differential.dialect import Dialect
 from differential.duck import Duck, Refused
@@ -27,7 +27,9 @@ EXPRESSIONS = 25
 RESULTS = (9, 12, 21)
 TENSORS = range(EXPRESSIONS + 1, EXPRESSIONS + 3)
 LOOKUPS = range(EXPRESSIONS + 3, EXPRESSIONS + 5)
-CASES = EXPRESSIONS + 5
+# Expressions with calls of functions.
+CALLS = range(EXPRESSIONS + 5, EXPRESSIONS + 13)
+CASES = EXPRESSIONS + 13
 MAX_SHRUNK = 6
 
 
@@ -136,7 +138,7 @@ def run(prepared: Prepared, client: Client, report: Report, only: int | None = N
     # Nothing is compared in a dataset that cannot be read, because everything would differ.
     if found[0] is None:
         chosen = lambda numbers: [number for number in numbers if only in (None, number)]
-        numbers = chosen(range(1, EXPRESSIONS + 1))
+        numbers = chosen([*range(1, EXPRESSIONS + 1), *CALLS])
         nodes = [expression(dataset, number) for number in numbers]
         for number, node, difference in zip(numbers, nodes, judge.judge(nodes)):
             if difference and sum(each is not None for each in found.values()) < MAX_SHRUNK:
@@ -162,7 +164,11 @@ def is_pair(number: int) -> bool:
 
 
 def expression(dataset: Dataset, number: int) -> Node:
-    grammar = Grammar(random.Random(f"expression {dataset.seed} {number}"), dataset.columns)
+    grammar = Grammar(random.Random(f"expression {dataset.seed} {number}"), dataset.columns, number in CALLS)
+    if number == CALLS[0]:
+        return calls.approximate(grammar)
+    if number in CALLS:
+        return grammar.called(3) if number % 2 else grammar.condition(3)
     if is_pair(number):
         return pair(grammar, dataset.seed * EXPRESSIONS + number)
     if number in RESULTS:
