@@ -17,6 +17,7 @@ mod cost_model;
 mod decision;
 mod forecast;
 mod handle;
+mod notice;
 mod outcome;
 mod pending;
 mod state;
@@ -31,7 +32,8 @@ pub use decision::{
 };
 pub use forecast::{CurrentSettings, CurvePoint, Forecast, ThroughputLatencyCurve};
 pub use handle::Queue;
+pub use notice::Notice;
 pub use outcome::{Answer, Batch, BatchShape, Failure, FeaturesFailure};
 pub use pending::PendingRequest;
 pub use status::{Load, Outcomes, QueueStatus, SilentWorker, SuspendedWorker};
-pub use worker::{Notice, Replies, Worker};
+pub use worker::{Replies, Worker};

@@ -1,34 +1,14 @@
 //! A worker's side of a queue: batches and replies.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use metrics::histogram;
 use tokio::sync::mpsc;
 
 use super::{
-    Answer, Batch, BatchId, BatchShape, Cause, Failure, FeaturesFailure, Time, WorkerId,
+    Answer, Batch, BatchId, BatchShape, Cause, Failure, FeaturesFailure, Notice, Time, WorkerId,
     state::{Shared, State},
 };
-
-/// Change of whether a worker receives batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
-    /// The worker is overdue and receives no batches until it replies.
-    Overdue {
-        /// Time for which its oldest batch has been waiting without any reply of the worker.
-        silence: Duration,
-    },
-    /// The worker replied after it was overdue.
-    Answering {
-        /// Time for which its oldest batch had been waiting.
-        silence: Duration,
-    },
-    /// The worker is suspended: it failed batches that other workers computed.
-    Suspended {
-        /// Time for which it receives no batches.
-        time: Duration,
-    },
-}
 
 /// A worker of a queue. Dropping it returns its batches to the queue.
 pub struct Worker<P: Clone, R> {

@@ -194,6 +194,39 @@ def test_pipeline_cache_and_sessions_match_the_api(page: Opened, loaded: Server)
     until(lambda: int(page.page.locator("#events-list li").first.get_attribute("data-id") or 0) >= newest)
 
 
+def test_a_worker_that_does_not_answer_is_named_until_it_answers(
+    chromium: Any, pool: Pool, tmp_path: Path
+) -> None:
+    (tmp_path / "forebay.toml").write_text(QUEUES)
+    server = pool.start(write_tables(tmp_path), config=tmp_path / "forebay.toml")
+    may_answer = threading.Event()
+    may_answer.set()
+
+    def waits(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        may_answer.wait()
+        return score(batch, about)
+
+    threading.Thread(target=serve, args=(server.location, waits, 1), daemon=True).start()
+    until(lambda: status(server)["load"]["workers"] == 1)
+    caller = Caller(server)
+    # The first batches of a worker may take minutes.
+    for user in range(4):
+        caller([user], [0])
+    may_answer.clear()
+    caller.send([4], [0], timeout_seconds=600)
+    until(lambda: len(status(server)["silent_workers"]) == 1)
+    name = status(server)["silent_workers"][0]["name"]
+    with opened(chromium, url(server)) as page:
+        notes = page.page.get_by_test_id("queue-ranker-workers")
+        until(lambda: notes.is_visible() and notes.inner_text().startswith(f"W{name[1:]} has not answered for "))
+        assert page.page.get_by_test_id("queue-ranker").inner_text().count("1 overdue") == 1
+        may_answer.set()
+        until(lambda: not notes.is_visible())
+        assert page.errors == [] and page.violations() == []
+    assert caller.receive()[0]["score"].to_pylist() == [40_000.0]
+    caller.close()
+
+
 def test_callers_are_shown_with_what_they_hold(page: Opened, loaded: Server) -> None:
     cells = page.page.locator('[data-testid="caller-127.0.0.1"] td')
     # Two training streams, the caller of the queue, and its worker.

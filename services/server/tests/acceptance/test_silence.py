@@ -1,4 +1,4 @@
-"""Who is waited for is named: a store that does not answer, and the rank whose input is slow."""
+"""The verdict names a store that does not answer, and the rank whose input is slow."""
 
 from __future__ import annotations
 

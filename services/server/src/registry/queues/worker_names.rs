@@ -22,7 +22,8 @@ impl Origin {
         Self { token: access.name(), address: access.socket_address().map(canonical) }
     }
 
-    /// What callers may know who may see the queue, but not who else uses the server: the name of the token, if there are tokens.
+    /// The part that is shown to callers that may see the queue, but not who else uses the server: the name of the token, if there are
+    /// tokens.
     pub(crate) fn public(&self) -> Self {
         match &self.token {
             Some(token) => Self { token: Some(token.clone()), address: None },
@@ -57,7 +58,7 @@ impl WorkerNames {
         self.origins.lock().remove(&worker);
     }
 
-    /// Name of a worker for a caller who may see the queue, such as `worker 3 (token 'ranker-gpu', 10.0.0.7:40312)`. Callers who may not
+    /// Name of a worker for a caller that may see the queue, such as `worker 3 (token 'ranker-gpu', 10.0.0.7:40312)`. Callers that may not
     /// read all datasets are not shown its address if there are tokens.
     pub(crate) fn name(&self, worker: WorkerId, access: &Access) -> String {
         let origin = self.origins.lock().get(&worker).cloned();
