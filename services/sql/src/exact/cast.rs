@@ -23,7 +23,9 @@ pub(crate) fn exact(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<
     let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
     let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));
     let Some((value, to, safe)) = cast.or_else(try_cast) else { return Ok(part) };
-    if !floats::differs(&value.data_type(schema)?, to) {
+    let from = value.data_type(schema)?;
+    // DataFusion checks the range of dates in CAST, but not in TRY_CAST.
+    if !floats::differs(&from, to) || (from == DataType::Date64 && !safe) {
         return Ok(part);
     }
     Ok(Arc::new(ExactCast { value: Arc::clone(value), to: to.clone(), safe }))

@@ -15,7 +15,7 @@ use arrow_array::{
 };
 use arrow_buffer::i256;
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, Field};
+use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use half::f16;
 
 use super::number::Number;
@@ -29,7 +29,7 @@ const POWERS: [f64; 23] = [
 const POWERS_F32: [f32; 11] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10];
 
 /// Converts values as Arrow does, except that decimals become the nearest floats, also in lists and structs. Beyond the range of the
-/// float type they become infinite. Decimals of 256 bits become integers only if they fit.
+/// float type they become infinite. Decimals of 256 bits become integers, and dates of 64 bits timestamps, only if they fit.
 ///
 /// # Errors
 /// As `arrow_cast::cast_with_options`.
@@ -42,6 +42,7 @@ pub fn cast(array: &ArrayRef, to: &DataType, options: &CastOptions<'_>) -> Resul
 pub(crate) fn differs(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (DataType::Decimal256(..), to) if to.is_integer() => true,
+        (DataType::Date64, DataType::Timestamp(_, None)) => true,
         (from, to) if from.is_decimal() => to.is_floating(),
         (DataType::Dictionary(_, from), to) => differs(from, to),
         (DataType::Struct(from), DataType::Struct(to)) => {
@@ -89,8 +90,8 @@ fn number(unscaled: i256, scale: i8) -> Number {
     Number::parse(&text).expect("an integer and an exponent are a number")
 }
 
-/// Replaces the decimals in an array that are floats in the type `to`, and those of 256 bits that are integers by ones of 128 bits. Other
-/// parts of the array keep their types.
+/// Replaces the decimals in an array that are floats in the type `to`, those of 256 bits that are integers by ones of 128 bits, and dates
+/// of 64 bits that are timestamps by milliseconds. Other parts of the array keep their types.
 fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if !differs(array.data_type(), to) {
         return Ok(Arc::clone(array));
@@ -101,6 +102,12 @@ fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
         (DataType::Decimal64(..), to) => floats::<Decimal64Type>(array, to),
         (DataType::Decimal128(..), to) => floats::<Decimal128Type>(array, to),
         (DataType::Decimal256(..), to) if to.is_integer() => Arc::new(whole(array)?),
+        // The product of milliseconds would wrap around. Timestamps are converted with a check.
+        (DataType::Date64, DataType::Timestamp(..)) => cast_with_options(
+            array,
+            &DataType::Timestamp(TimeUnit::Millisecond, None),
+            &CastOptions::default(),
+        )?,
         (DataType::Decimal256(..), to) => floats::<Decimal256Type>(array, to),
         (DataType::Dictionary(_, value), to) => {
             prepared(&cast_with_options(array, value, &CastOptions::default())?, to)?

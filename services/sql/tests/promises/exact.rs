@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array, Float16Array,
-    Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    UInt8Array, UInt16Array, UInt32Array, UInt64Array, UInt64Array as Indexes, cast::AsArray,
+    Array, ArrayRef, Date32Array, Date64Array, Decimal32Array, Decimal64Array, Decimal128Array,
+    Decimal256Array, Float16Array, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array,
+    RecordBatch, StringArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array, UInt64Array as Indexes,
+    cast::AsArray,
 };
 use arrow_buffer::i256;
 use arrow_schema::DataType;
@@ -576,5 +577,27 @@ fn rounded_decimals_are_compared_in_the_type_that_they_have() {
         "round(round(d, 1), 0) = 71",
     ] {
         assert_eq!(conditions(condition, &batch), [Some(true)], "{condition}");
+    }
+}
+
+#[test]
+fn dates_beyond_the_range_of_a_timestamp_are_null_in_try_cast() {
+    const DAY: i64 = 86_400_000;
+    let days = [i64::from(i32::MAX - 1), -i64::from(i32::MAX - 1), 19_782];
+    let short: ArrayRef =
+        Arc::new(Date32Array::from_iter_values(days.map(|day| i32::try_from(day).unwrap())));
+    let long: ArrayRef = Arc::new(Date64Array::from_iter_values(days.map(|day| day * DAY)));
+    for dates in [short, long] {
+        let batch = RecordBatch::try_from_iter([("day", dates)]).unwrap();
+        for data_type in ["TIMESTAMP(6)", "TIMESTAMP(9)", "TIMESTAMP"] {
+            let condition = format!("TRY_CAST(day AS {data_type}) = TIMESTAMP '2024-02-29 00:00:00'");
+            assert_eq!(conditions(&condition, &batch), [None, None, Some(true)], "{data_type}");
+            let cast =
+                Expression::column(&format!("CAST(day AS {data_type}) AS y"), &batch.schema()).unwrap();
+            assert!(cast.evaluate(&batch).is_err(), "{data_type}");
+        }
+        let condition = "CAST(TRY_CAST(day AS TIMESTAMP(3)) AS DATE) = day";
+        let known = batch.slice(2, 1);
+        assert_eq!(conditions(condition, &known), [Some(true)]);
     }
 }
