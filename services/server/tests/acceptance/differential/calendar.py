@@ -52,7 +52,7 @@ def part(name: str, family: str, value: int) -> int:
     if name in TIME_PARTS:
         seconds, fraction = divmod(rest, 10**9)
         of_minute = seconds % 60 * 10**9 + fraction
-        parts = (seconds // 3600, seconds // 60 % 60, of_minute // 10**9, of_minute // 10**6, of_minute // 10**3)
+        parts = (seconds // 3600, (seconds // 60) % 60, of_minute // 10**9, of_minute // 10**6, of_minute // 10**3)
         return parts[TIME_PARTS.index(name)]
     year, month, day = civil(days)
     weekday = (days + 3) % 7

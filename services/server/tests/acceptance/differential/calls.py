@@ -140,7 +140,13 @@ def to_whole(name: str, mode: str | None, of_float: Callable[[float], float]) ->
         if of is None:
             return None
         if of.bits:
-            compute = lambda value: value if not math.isfinite(value) else math.copysign(of_float(value), value)
+
+            def compute(value: float) -> float:
+                if name == "trunc" and value == 0:
+                    # But trunc(-0.5) is -0.0.
+                    return 0.0
+                return value if not math.isfinite(value) else math.copysign(of_float(value), value)
+
             # Only floats of 32 bits keep their type.
             bits = 32 if of.bits == 32 else 64
             return call(name, [of], "number", compute, f"float{bits}", bits=bits)

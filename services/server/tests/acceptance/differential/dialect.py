@@ -146,6 +146,12 @@ ENTRIES = [
         is_text_of_fraction,
     ),
     Entry(
+        "trunc",
+        "floats",
+        "DuckDB keeps the sign of a zero. The server delivers 0, as docs/reference/sql.md states.",
+        lambda node: node.op == "trunc" and node.bits > 0,
+    ),
+    Entry(
         "functions of time",
         "timestamps of nanoseconds",
         "DuckDB converts them to microseconds first, and truncates those before 1970 towards it.",
