@@ -141,7 +141,7 @@ impl Batcher {
         }
     }
 
-    fn suspend(&mut self, now: Time, worker: WorkerId) {
+    pub(super) fn suspend(&mut self, now: Time, worker: WorkerId) {
         let Some(record) = self.workers.get_mut(&worker).map(|worker| &mut worker.record) else { return };
         let time = FIRST_SUSPENSION.saturating_mul(1 << record.suspensions.min(16)).min(MAX_SUSPENSION);
         record.suspensions = record.suspensions.saturating_add(1);
