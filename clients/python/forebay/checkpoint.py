@@ -15,6 +15,8 @@ PER_RUN = ("rank", "world_size", "batch_size", "lanes", "job_name", "label_colum
 PROJECTION = ("columns", "tensors", "select", "dedupe")
 # Request fields that determine which rows a batch has.
 ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version", "semantics")
+# Those that a request has to name itself: without them it has other rows, which no default stands for.
+REQUIRED = ("filter", "group_by", "max_pack_rows", "mix", "values")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
 # Request fields that hold a place in the job. A state has its own fields for it.
@@ -108,16 +110,22 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         given: Request of the dataset that loads it.
 
     Raises:
-        CheckpointMismatchError: Both name different snapshots.
+        CheckpointMismatchError: Both name different snapshots, or only the state has a field of `REQUIRED`.
     """
     saved, snapshot = dict(state["request"]), state["snapshot"]
+    for name in REQUIRED:
+        # Values belong to filters. If the filters are others, too, `check` names these.
+        if saved.get(name) and not given.get(name) and (name != "values" or _filters(saved) == _filters(given)):
+            raise CheckpointMismatchError(
+                f"the state was saved with {name} {_shown(saved[name])}, but this training has no {name}; pass the same {name} to train, "
+                "or start the training without the state"
+            )
     if given.get("snapshot", snapshot) != snapshot:
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
     if "semantics" not in saved and _has_expressions(saved):
         saved["semantics"] = FIRST_SEMANTICS
-    if "filter" in given or "mix" in given:
-        # The sets of values of the state belong to its filters.
-        saved.pop("values", None)
+    # The sets of values of the state belong to its filters.
+    saved.pop("values", None)
     left_out = {*PER_RUN, *(PROJECTION if any(name in given for name in PROJECTION) else ())}
     request = {**{name: saved[name] for name in saved if name not in left_out}, **given, "snapshot": snapshot}
     if not _has_expressions(saved, of_rows_only=any(name in given for name in PROJECTION)):
@@ -157,6 +165,17 @@ def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): _renamed(_RENAMED_WITHIN.get(name, {}), value) for name, value in request.items()}
 
 
+def _filters(request: Mapping[str, Any]) -> list[str]:
+    return [part.get("filter") or "" for part in (request, *request.get("mix", ()))]
+
+
+def _shown(value: Any) -> str:
+    """Returns a value of a request for a message: of sets of values their names, of a mixture its datasets."""
+    if isinstance(value, list) and all(isinstance(part, Mapping) for part in value):
+        return ", ".join(repr(part.get("name", part.get("dataset"))) for part in value)
+    return repr(value)
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -168,9 +187,8 @@ def _has_expressions(request: Mapping[str, Any], of_rows_only: bool = False) -> 
         request: The request.
         of_rows_only: Whether only expressions count that determine the rows, not those of the columns.
     """
-    filters = [request.get("filter"), *(mixed.get("filter") for mixed in request.get("mix", ()))]
     selected = () if of_rows_only and not request.get("group_by") else request.get("select", ())
-    return any(filters) or any(not text.strip().replace("_", "a").isalnum() for text in selected)
+    return any(_filters(request)) or any(not text.strip().replace("_", "a").isalnum() for text in selected)
 
 
 def _renamed(names: Mapping[str, str], value: Any) -> Any:

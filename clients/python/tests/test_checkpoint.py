@@ -117,6 +117,25 @@ def test_a_state_with_earlier_names_and_another_value_is_rejected(
         ds.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("name", "only_saved"),
+    [
+        ("filter", {"filter": "clicks < 3000"}),
+        ("group_by", {"group_by": "user"}),
+        ("mix", {"mix": {"other": 0.25}}),
+        ("max_pack_rows", {"max_pack_rows": 64}),
+    ],
+)
+def test_a_state_does_not_replace_an_argument_that_was_removed(client: forebay.Client, name: str, only_saved: dict[str, Any]) -> None:
+    common: dict[str, Any] = {"batch_size": 40, "group_by": "user"} if name == "max_pack_rows" else {"batch_size": 40}
+    state = client.train("main", **common, **only_saved).state_dict()
+    ds = client.train("main", **common)
+    rows = ds.num_rows
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"saved with {name} .*, but this training has no {name}; pass the same {name} to train"):
+        ds.load_state_dict(state)
+    assert (ds.epoch, ds.step, ds.num_rows) == (0, 0, rows), "the training is that of before"
+
+
 def test_current_names_are_unchanged() -> None:
     request = with_current_names(json.loads(MIXTURE)["request"])
     assert with_current_names(request) == request

@@ -155,8 +155,9 @@ def test_a_training_with_values_resumes_at_another_server_and_sends_them_to_an_e
     assert resumed(second, values={"ids": keys}) == rest
     with pytest.raises(CheckpointMismatchError, match="values"):
         resumed(second, values={"ids": keys[:-1]})
-    # Without a filter in the request, the filter and the values of the state are used.
-    assert resumed(second, filter=None) == rest
+    for missing, more in (("filter", {"filter": None}), ("values", {})):
+        with pytest.raises(CheckpointMismatchError, match=f"saved with {missing} .*ids.* has no {missing}; pass the same {missing} to train"):
+            resumed(second, **more)
     explained = command("explain", "--job-name", "chosen", "--state", state, "--dataset", f"d={data['d']}", "--step", "0")
     assert "filter    id IN (:ids: 100000 values)" in explained.stdout, explained.stdout
     records = "".join(record.read_text() for record in (state / "jobs").iterdir())
@@ -164,8 +165,6 @@ def test_a_training_with_values_resumes_at_another_server_and_sends_them_to_an_e
     second.stop()
     shutil.rmtree(state / "values")
     third = pool.start(data, state=state)
-    with pytest.raises(RequestError, match="values: ':ids' .* is not stored here"):
-        resumed(third, filter=None)
     assert resumed(third, values={"ids": keys}) == rest
 
 
