@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -14,9 +15,9 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from forebay.binary import binary
 from forebay.errors import ServerStartError
@@ -29,8 +30,11 @@ MAX_LOG_SIZE = "16MiB"
 # Maximum time until a server that was started accepts connections.
 START_TIMEOUT_S = 120
 POLL_S = 0.01
-# Time after which a start that is not complete is logged.
+# Time after which a start that is not complete is logged, and that between two such lines about a start by another process.
 SILENCE_S = 3
+REPEAT_S = 30
+# Maximum wait for another process that starts the server. It may be suspended.
+LOCK_TIMEOUT_S = START_TIMEOUT_S + 30
 # Time between two attempts to start a server that does not start.
 RESTART_DELAY_S = 1.0
 # Part of the server's message for a cache folder that is locked.
@@ -152,7 +156,7 @@ class LocalServer:
         if self.is_running():
             return
         private(self.folder)
-        with _locked(self.folder / "lock"):
+        with _locked(self.folder / "lock", self.is_running):
             if not self.is_running():
                 # A server that stopped has removed its socket, one that was killed has not.
                 continues = settings is None or (not settings and self.socket.exists())
@@ -246,22 +250,33 @@ class LocalServer:
                 LOG.warning("waiting for the server to start, process %s; its log is %s", process.pid, self.folder / "server.log")
                 is_reported = True
             if process.poll() is not None:
-                raise ServerStartError(f"the server does not start: {self._log_since(begin)}")
+                raise ServerStartError(f"the server does not start: {self._reason(process.returncode, begin)}")
             if time.monotonic() > deadline:
                 process.kill()
                 process.wait()
-                raise ServerStartError(f"the server was not ready within {START_TIMEOUT_S} s: {self._log_since(begin)}")
+                found = self._log_since(begin)[0] or f"its log, {self.folder / 'server.log'}, has no message"
+                raise ServerStartError(f"the server was not ready within {START_TIMEOUT_S} s: {found}")
             time.sleep(POLL_S)
         return process.pid
 
-    def _log_since(self, begin: int) -> str:
-        """Returns the last lines of the log after position `begin`."""
+    def _reason(self, code: int, begin: int) -> str:
+        """Returns why a server has ended, with its message if it has logged one after position `begin`."""
+        log, is_message = self._log_since(begin)
+        if is_message:
+            return log
+        ended = f"the process ended with exit status {code}" if code >= 0 else f"the process was ended by {_signal(-code)}"
+        hint = ", as when the memory of the host or the container is exhausted" if code == -signal.SIGKILL else ""
+        rest = f": {log}" if log else ", before it logged anything"
+        return f"{ended}{hint}; its log is {self.folder / 'server.log'}{rest}"
+
+    def _log_since(self, begin: int) -> tuple[str, bool]:
+        """Returns the last lines of the log after position `begin`, and true if they are the message of a failed start."""
         with open(self.folder / "server.log", "rb") as log:
             log.seek(begin)
             lines = log.read().decode(errors="replace").splitlines()
         # The message of a failed start is last.
         starts = [number for number, line in enumerate(lines) if line.startswith(("forebay: ", "error: "))]
-        return "\n".join(lines[starts[-1] :] if starts else lines[-LOG_TAIL_LINES:]).strip()
+        return "\n".join(lines[starts[-1] :] if starts else lines[-LOG_TAIL_LINES:]).strip(), bool(starts)
 
 
 def _peer(connection: socket.socket) -> int:
@@ -298,6 +313,13 @@ def _of_arguments(message: str, settings: Mapping[str, Any]) -> str:
     return message
 
 
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _is_alive(pid: int | None) -> bool:
     """Returns true if a process of this user has the id. It may have ended without being waited for."""
     if pid is None:
@@ -314,16 +336,65 @@ def _owner_only(path: str, flags: int) -> int:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file, for which other processes wait."""
+def _locked(path: Path, is_done: Callable[[], bool]) -> Iterator[None]:
+    """Holds the lock of a file, for which other processes wait, or nothing as soon as `is_done` returns true.
+
+    The file has the process id of its holder.
+
+    Raises:
+        ServerStartError: Another process holds the lock for too long.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        is_held = _wait_for(lock, path, is_done)
+        try:
+            if is_held:
+                _write_holder(lock, str(os.getpid()))
+            yield
+        finally:
+            if is_held:
+                _write_holder(lock, "")
+                # A child that was forked in the meantime has a copy of the descriptor.
+                fcntl.flock(lock, fcntl.LOCK_UN)
     finally:
-        # A child that was forked in the meantime has a copy of the descriptor.
-        fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
+
+
+def _wait_for(lock: int, path: Path, is_done: Callable[[], bool]) -> bool:
+    """Waits for the lock of an open file, and returns true; or false as soon as `is_done` returns true."""
+    begun = time.monotonic()
+    next_line = begun + SILENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        if is_done():
+            return False
+        now = time.monotonic()
+        if now > next_line:
+            LOG.warning("waiting for %s, which holds %s while it starts the server", _holder(lock), path)
+            next_line = now + REPEAT_S
+        if now > begun + LOCK_TIMEOUT_S:
+            raise ServerStartError(
+                f"the server does not start: {_holder(lock)} has held {path} for {LOCK_TIMEOUT_S} s, as a process does while it "
+                "starts the server; continue this process if it is suspended (kill -CONT), or end it"
+            )
+        time.sleep(POLL_S)
+
+
+def _holder(lock: int) -> str:
+    """Returns the process that holds the lock of an open file, in words."""
+    found = os.pread(lock, 32, 0).decode(errors="replace").strip()
+    return f"process {found}" if found.isdecimal() else "another process"
+
+
+def _write_holder(lock: int, holder: str) -> None:
+    # A full disk is no reason not to start.
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, holder.encode(), 0)
 
 
 def _after_fork() -> None:

@@ -305,6 +305,86 @@ except forebay.errors.ServerStartError as error:
     host.run("assert forebay.open(sys.argv[1]).head(1).num_rows == 1", flights)
 
 
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("kill -9 $$", "the process was ended by SIGKILL, as when the memory of the host"),
+        ("exit 7", "the process ended with exit status 7; its log is"),
+        ("echo odd >&2; exit 1", "server.log: odd"),
+    ],
+)
+def test_a_server_that_ends_without_a_message_is_an_error_with_its_end_and_its_log(host: Host, flights: Path, script: str, expected: str) -> None:
+    binary = host.folder / "binary"
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(0o755)
+    program = """
+try:
+    forebay.open(sys.argv[1])
+except forebay.errors.ServerStartError as error:
+    print(error)
+"""
+    message = host.run(program, flights, FOREBAY_BIN=str(binary))
+    assert message.startswith("the server does not start: the process ") and expected in message, message
+    assert str(host.runtime / "server.log") in message
+
+
+# Keeps the lock that processes hold while they start the server.
+HOLDER = """
+import fcntl
+from forebay import local
+folder = local.local_server().folder
+with local._locked(folder / "lock", lambda: False):
+    print("held", flush=True)
+    input()
+"""
+WAITER = """
+from forebay import local
+local.SILENCE_S, local.REPEAT_S, local.LOCK_TIMEOUT_S = 0.05, 0.05, float(sys.argv[2])
+try:
+    print(forebay.open(sys.argv[1]).head(1).num_rows)
+except forebay.errors.ServerStartError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def holder(host: Host) -> Iterator[subprocess.Popen]:
+    process = host.start(HOLDER)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_wait_for_a_process_that_starts_the_server_is_logged_and_has_an_end(host: Host, flights: Path, holder: subprocess.Popen) -> None:
+    waiter = host.start(WAITER, flights, 1)
+    out, err = waiter.communicate(timeout=TIMEOUT_S)
+    lock = host.runtime / "lock"
+    assert out.startswith(f"the server does not start: process {holder.pid} has held {lock} for 1.0 s"), out + err
+    assert f"waiting for process {holder.pid}, which holds {lock} while it starts the server" in err, err
+    assert lock.read_text() == str(holder.pid)
+
+
+def test_a_process_that_waits_for_a_start_continues_when_the_lock_is_free_or_a_server_runs(
+    host: Host, flights: Path, holder: subprocess.Popen
+) -> None:
+    waiter = host.start(WAITER, flights, TIMEOUT_S)
+    assert waiter.stderr is not None
+    assert "waiting for process" in waiter.stderr.readline()
+    command = [str(servers.binary()), "serve", "--open-datasets", "--grpc", f"unix:{host.socket}", "--cache-dir", str(host.folder / "own")]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=host.environment)
+    try:
+        assert ended(waiter) == "1", "the process that holds the lock has not started this server"
+    finally:
+        server.kill()
+        server.wait()
+    waiter = host.start(WAITER, flights, TIMEOUT_S)
+    assert waiter.stderr is not None
+    assert "waiting for process" in waiter.stderr.readline()
+    holder.communicate("\n", timeout=TIMEOUT_S)
+    assert ended(waiter) == "1" and (host.runtime / "lock").read_text() == ""
+
+
 def test_errors_of_the_server_are_exceptions_with_its_message(host: Host, flights: Path, tmp_path: Path) -> None:
     program = """
 def failed(url, **settings):
