@@ -7,15 +7,20 @@ import os
 import stat
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator
+
+from forebay.errors import ServerStartError
 
 POLL_S = 0.01
 # Time for which the next server waits until the folder of the last one is free.
 RELEASE_TIMEOUT_S = 10
 # Servers of one user that share a cache folder's parent: of several hosts with one home, or with several runtime folders.
 MAX_SERVERS = 16
+# Environment variables and places of the temporary directory, in the order of Python's `tempfile`, without the current folder.
+TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
+TEMPORARY_PLACES = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
 def runtime_folder() -> Path:
@@ -23,6 +28,7 @@ def runtime_folder() -> Path:
 
     Raises:
         PermissionError: The folder in the temporary directory is not private to this user.
+        ServerStartError: There is no temporary directory that can be written.
     """
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(base):
@@ -32,16 +38,37 @@ def runtime_folder() -> Path:
                 return private(Path(base, "forebay"))
         except OSError:
             pass
-    return temporary_folder()
+    return temporary_folder("XDG_RUNTIME_DIR to a folder of this user that can be written")
 
 
-def temporary_folder() -> Path:
+def temporary_folder(remedy: str) -> Path:
     """Returns the folder of this user in the temporary directory.
+
+    Args:
+        remedy: What to set for another folder.
 
     Raises:
         PermissionError: The folder is not private to this user.
+        ServerStartError: There is no temporary directory that can be written. The message has the remedy.
     """
-    return private(Path(tempfile.gettempdir(), f"forebay-{os.geteuid()}"))
+    return private(_temporary_path(remedy))
+
+
+def _temporary_path(remedy: str) -> Path:
+    """Returns the path of `temporary_folder`, which may not exist."""
+    named = [os.environ[name] for name in TEMPORARY_VARIABLES if os.environ.get(name)]
+    places = [os.path.abspath(place) for place in (*named, *TEMPORARY_PLACES)]
+    try:
+        found = os.path.abspath(tempfile.gettempdir())
+        # The last resort of `tempfile` is the current folder, in which no process looks for a server.
+        is_temporary = found in places or found != os.getcwd()
+    except FileNotFoundError:
+        is_temporary = False
+    if not is_temporary:
+        raise ServerStartError(
+            f"the server does not start: no temporary directory can be written ({', '.join(dict.fromkeys(places))}); set {remedy}, or TMPDIR"
+        )
+    return Path(found, f"forebay-{os.geteuid()}")
 
 
 def private(folder: Path) -> Path:
@@ -67,16 +94,21 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def cache_folder(last: Path | None) -> Path:
+def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
     """Returns a cache folder that no server uses: in `$XDG_CACHE_HOME/forebay-local` or `~/.cache/forebay-local`, or in the
     temporary directory if that can't be written.
 
     Args:
-        last: Cache folder of the last server with the same runtime folder, which may not have ended completely.
+        last: Cache folder of the last server with the same runtime folder, which may not have ended completely. It is used
+            again if it is in one of these places.
+        is_restart: True to use it again wherever it is: its state has the snapshots of running trainings.
 
     Raises:
         OSError: There is no such folder.
+        ServerStartError: No place for it can be written.
     """
+    if last is not None and not is_restart and last.parent not in _cache_parents():
+        last = None
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while last is not None and last.is_dir():
         if is_unused(last):
@@ -90,13 +122,29 @@ def cache_folder(last: Path | None) -> Path:
             return _unused(Path(home, "forebay-local"))
         except OSError:
             pass
-    return _unused(temporary_folder() / "cache")
+    return _unused(temporary_folder(f"cache_dir or XDG_CACHE_HOME, because {home}/forebay-local can't be written either") / "cache")
 
 
-def cache_folders() -> list[Path]:
-    """Returns the cache folders of servers that `forebay.open` has started, which exist."""
-    parents = [Path(_cache_home(), "forebay-local"), temporary_folder() / "cache"]
-    return [folder for parent in parents if parent.is_dir() for folder in sorted(parent.iterdir()) if (folder / "lock").exists()]
+def cache_folders(last: Path | None) -> list[Path]:
+    """Returns the cache folders of servers that `forebay.open` has started, which exist.
+
+    Args:
+        last: Cache folder of the last server, wherever it is.
+    """
+    found = [folder for parent in _cache_parents() if os.path.isdir(parent) for folder in sorted(parent.iterdir())]
+    if last is not None and last not in found:
+        found.append(last)
+    return [folder for folder in found if os.path.exists(folder / "lock")]
+
+
+def _cache_parents() -> list[Path]:
+    """Returns the folders in which cache folders are. One that can't be used is left out."""
+    parents = [Path(_cache_home(), "forebay-local")]
+    with suppress(OSError, ServerStartError):
+        path = _temporary_path("")
+        if os.path.lexists(path):
+            parents.append(private(path) / "cache")
+    return parents
 
 
 def _cache_home() -> str:

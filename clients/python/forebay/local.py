@@ -162,11 +162,18 @@ class LocalServer:
                 continues = settings is None or (not settings and self.socket.exists())
                 last = self.last_start()
                 try:
-                    self._start(last.get("settings", {}) if continues else settings or {}, last)
+                    self._start(last.get("settings", {}) if continues else settings or {}, last, continues)
                 except OSError as error:
                     place = error.filename or self.folder
                     message = f"the server does not start: {place}: {error.strerror or error}"
                     raise ServerStartError(f"{message}; its socket and its log are in {self.folder}") from error
+
+    def last_cache_folder(self) -> Path | None:
+        """Returns the cache folder of the last start, or None if it is unknown."""
+        last = self.last_start()
+        # Earlier versions recorded only a folder that they chose themselves.
+        used = last.get("cache_dir") or last.get("settings", {}).get("cache_dir")
+        return None if used is None else Path(used)
 
     def last_start(self) -> dict[str, Any]:
         """Returns settings, cache folder and process of the last start; an empty dict if there was none."""
@@ -175,20 +182,19 @@ class LocalServer:
         except (OSError, ValueError):
             return {}
 
-    def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+    def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any], is_restart: bool) -> None:
         """Starts the server and waits until it accepts connections. The lock has to be held.
 
         Args:
             settings: Settings of the server.
             last: Content of `last-start.json`, as `last_start` returns it.
+            is_restart: True if the settings are those of the last start.
         """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
-        cache_dir = None
         if "cache_dir" not in flags and "FOREBAY_CACHE_DIR" not in os.environ:
-            # The state in it has the snapshots of running trainings.
-            used = last.get("cache_dir")
-            cache_dir = str(cache_folder(None if used is None else Path(used)))
-            flags["cache_dir"] = cache_dir
+            flags["cache_dir"] = str(cache_folder(self.last_cache_folder(), is_restart))
+        # The server runs in the root folder.
+        cache_dir = os.path.join("/", flags.get("cache_dir") or os.environ["FOREBAY_CACHE_DIR"])
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
         command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]

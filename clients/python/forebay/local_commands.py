@@ -8,16 +8,20 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from forebay import folders
+from forebay.errors import ServerStartError
 from forebay.local import LocalServer, local_server
 from forebay.local_http import Dashboard, get
 
 STOP_TIMEOUT_S = 60
 # In a cache folder: the state, unless the server has another one, and the lock.
 STATE, LOCK = "state", "lock"
+# Further names that servers create there. The folder of `cache_dir` can have files of other programs.
+CACHED = ("columns", "footers", "indexes", "members.json")
 POLL_S = 0.05
 
 
@@ -41,9 +45,12 @@ def main(arguments: Sequence[str]) -> None:
     }
     try:
         run[options.command]()
+    except ServerStartError as error:
+        # There is no runtime folder.
+        sys.exit(f"forebay: {str(error).removeprefix('the server does not start: ')}")
     except OSError as error:
         # The errors of this module have no number.
-        has_ended = error.errno is not None and not local_server().is_running() and options.command != "cache"
+        has_ended = error.errno is not None and options.command != "cache" and not _is_running()
         sys.exit("forebay: the server has ended in the meantime" if has_ended else f"forebay: {error}")
 
 
@@ -100,20 +107,39 @@ def caches(clears: bool, with_state: bool) -> None:
         clears: True to remove.
         with_state: True to remove the state too: the snapshots that checkpoints name, and counts of rows.
     """
-    for folder in folders.cache_folders():
+    last = None
+    with suppress(OSError, ServerStartError):
+        last = local_server().last_cache_folder()
+    for folder in folders.cache_folders(last):
         size = _used_bytes(folder)
         # No server can begin to use the folder while it is cleared.
         with folders.held(folder) as is_unused:
             state = "unused" if is_unused else "in use"
             if clears and is_unused:
                 keeps = not with_state and (folder / STATE).is_dir()
-                for entry in folder.iterdir():
-                    if entry.name != LOCK and not (keeps and entry.name == STATE):
-                        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+                for name in (*CACHED, *(() if keeps else (STATE, LOCK))):
+                    _remove(folder / name)
                 if not keeps:
-                    shutil.rmtree(folder)
+                    with suppress(OSError):
+                        # It has files of other programs.
+                        folder.rmdir()
                 state = "removed, except for the snapshots" if keeps else "removed"
         print(f"{_size(size):>12}  {state:<8} {folder}")
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder or a file, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_running() -> bool:
+    try:
+        return local_server().is_running()
+    except (OSError, ServerStartError):
+        return False
 
 
 def _running() -> LocalServer:

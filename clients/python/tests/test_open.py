@@ -497,6 +497,43 @@ except PermissionError as error:
     assert str(folder) in message and "mode 0770, expected 0700" in message
 
 
+@pytest.mark.parametrize("place", ["/proc/absent", "."])
+def test_without_a_temporary_directory_the_errors_say_what_to_set(host: Host, flights: Path, place: str) -> None:
+    del host.environment["XDG_RUNTIME_DIR"], host.environment["XDG_CACHE_HOME"]
+    program = f"""
+import tempfile
+from forebay import __main__
+os.chdir({str(host.folder)!r})
+# As with a read-only root: the last place that tempfile tries is the current folder.
+tempfile._candidate_tempdir_list = lambda: [os.path.abspath({place!r})]
+
+def failed(call):
+    try:
+        call()
+    except (forebay.errors.ServerStartError, SystemExit) as error:
+        return str(error)
+
+def command(*words):
+    sys.argv = ["forebay", *words]
+    __main__.main()
+
+for call in (lambda: forebay.open(sys.argv[1]), lambda: command("status"), lambda: command("stop"), lambda: command("dashboard")):
+    message = failed(call)
+    assert "no temporary directory can be written (" in message and "set XDG_RUNTIME_DIR to a folder of this user" in message, message
+command("cache")
+command("cache", "--clear")
+# The runtime folder is no cache: its file system is usually in memory.
+os.environ.update(XDG_RUNTIME_DIR={str(host.folder / "run")!r}, HOME="/proc/self")
+message = failed(lambda: forebay.open({str(flights)!r}))
+assert "set cache_dir or XDG_CACHE_HOME, because /proc/self/.cache/forebay-local can't be written either, or TMPDIR" in message, message
+print(forebay.open({str(flights)!r}, cache_dir={str(host.folder / "own")!r}).head(1).num_rows)
+command("cache")
+"""
+    rows, shown = host.run(program, flights).splitlines()
+    assert rows == "1" and "in use" in shown and shown.endswith(str(host.folder / "own"))
+    assert sorted(path.name for path in host.folder.iterdir()) == ["cache", "own", "run", "tmp"]
+
+
 def test_processes_of_other_users_are_refused(host: Host, flights: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can start a process of another user")

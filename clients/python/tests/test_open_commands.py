@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -66,6 +67,38 @@ def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "state"]
     assert "removed" in command(host, "cache", "--clear", "--state").stdout and not folder.exists()
     assert command(host, "cache").stdout == ""
+
+
+def test_a_new_server_uses_the_present_cache_home_and_the_command_shows_the_last_folder(host: Host, rows: Path) -> None:  # noqa: F811
+    caches = {name: str(host.folder / name) for name in ("cache", "other", "own")}
+
+    def start(program: str = OPENED, **environment: str) -> str:
+        process = host.start(program, rows, **environment)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        (found,) = re.findall(r"its cache in (\S+) may use", err)
+        return found
+
+    first = f"{caches['cache']}/forebay-local/0"
+    assert start() == first
+    assert "stopped" in command(host, "stop").stdout
+    assert start(XDG_CACHE_HOME=caches["other"]) == f"{caches['other']}/forebay-local/0"
+    # A server that was killed starts with its folder again, in which the state of running trainings is.
+    pid = host.pid()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_running(pid))
+    assert start() == f"{caches['other']}/forebay-local/0"
+    assert {line.split()[-1] for line in command(host, "cache").stdout.splitlines()} == {first, f"{caches['other']}/forebay-local/0"}
+    assert "stopped" in command(host, "stop").stdout
+    assert start("ds = forebay.open(sys.argv[1], cache_dir=os.environ['OWN'])", OWN=caches["own"]) == caches["own"]
+    assert "stopped" in command(host, "stop").stdout
+    foreign = Path(caches["own"], "data.txt")
+    foreign.write_text("of another program")
+    assert f"unused   {caches['own']}" in command(host, "cache").stdout
+    assert f"removed, except for the snapshots {caches['own']}" in command(host, "cache", "--clear").stdout
+    assert sorted(path.name for path in foreign.parent.iterdir()) == ["data.txt", "lock", "state"]
+    assert f"removed  {caches['own']}" in command(host, "cache", "--clear", "--state").stdout
+    assert [path.name for path in foreign.parent.iterdir()] == ["data.txt"]
+    assert start() == first
 
 
 def test_a_stop_while_the_server_ends_or_starts_again_says_what_happened(host: Host, rows: Path) -> None:  # noqa: F811

@@ -68,7 +68,7 @@ class ServerActor:
             ServerStartError: The server does not start. The message contains that of the server.
         """
         self._number, self._namespace, self._coordinator_name = number, tier, coordinator
-        parent = Path(cache_dir) if cache_dir else temporary_folder()
+        parent = Path(cache_dir) if cache_dir else temporary_folder("cache_dir of the tier")
         parent.mkdir(parents=True, exist_ok=True)
         self._folder = private(parent / f"{tier}-{number}")
         self._stops = False
