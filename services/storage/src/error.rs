@@ -185,6 +185,15 @@ impl Error {
         }
     }
 
+    /// Converts an error about an object of the state. A state whose folder or bucket is missing, or is no folder, is [`Error::Unavailable`]:
+    /// datasets are not missing then, and another attempt succeeds once the state is there again.
+    pub(crate) fn of_state(self, state: &str) -> Self {
+        let Self::NotFound { location, detail } = self else { return self };
+        let source: Box<dyn std::error::Error + Send + Sync> =
+            format!("the state at {state} cannot be used: {detail}").into();
+        Self::Unavailable { location, source: Arc::from(source) }
+    }
+
     /// Returns an [`Error::Limit`] for a `found` value over `limit`.
     pub(crate) fn limit(location: impl Into<String>, what: &'static str, limit: u64, found: u64) -> Self {
         Self::Limit { location: location.into(), what, limit, found }

@@ -527,7 +527,10 @@ impl Counter {
 async fn load(reader: &Reader, dataset: &str, stored: u128) -> Result<Option<Blocks>, Error> {
     let loading = reader.state().load_counts::<Blocks>(dataset, reader.snapshot(), stored);
     match tokio::time::timeout(LOAD_TIMEOUT, loading).await {
-        Ok(Err(error @ forebay_storage::Error::Unavailable { .. })) => {
+        Ok(Err(
+            error @ (forebay_storage::Error::Unavailable { .. }
+            | forebay_storage::Error::PermissionDenied { .. }),
+        )) => {
             tracing::warn!(%error, dataset, "stored counts cannot be read; rows are counted again");
             Ok(None)
         }

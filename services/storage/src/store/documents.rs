@@ -62,7 +62,7 @@ impl Documents {
         };
         let listed = request::list(&self.location, &path, |meta| name_of(meta).is_some()).await;
         let mut found = Vec::new();
-        for meta in listed.map_err(|error| Error::unavailable(&url, &error))? {
+        for meta in listed.map_err(|error| self.failed(Error::unavailable(&url, &error)))? {
             let Some(name) = name_of(&meta) else { continue };
             found.push(DocumentMeta {
                 name,
@@ -97,9 +97,11 @@ impl Documents {
             return Ok(None);
         }
         let (path, url) = self.location.child(&self.path(name))?;
-        let Some(meta) = request::head(&self.location, &path, &url).await? else { return Ok(None) };
+        let meta = request::head(&self.location, &path, &url).await.map_err(|error| self.failed(error))?;
+        let Some(meta) = meta else { return Ok(None) };
         self.check_length(&url, meta.size)?;
-        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        let sealed = request::get(&self.location, &path, &url).await.map_err(|error| self.failed(error))?;
+        let Some(sealed) = sealed else { return Ok(None) };
         self.envelope.open(&sealed).map(Some).map_err(|detail| Error::corrupt(&url, detail))
     }
 
@@ -140,7 +142,7 @@ impl Documents {
         let sealed = self.envelope.seal(bytes);
         let (path, url) = self.location.child(&self.path(name))?;
         self.check_length(&url, sealed.len() as u64)?;
-        request::put(&self.location, &path, &url, sealed, mode).await
+        request::put(&self.location, &path, &url, sealed, mode).await.map_err(|error| self.failed(error))
     }
 
     /// Writes the document `name` if it does not exist, and returns the stored one. Of several concurrent calls, one writes, and all
@@ -176,8 +178,12 @@ impl Documents {
         let deletion = async move { object_store::ObjectStoreExt::delete(&store, &path).await };
         match tracked(request::in_time(&self.location, 0, deletion)).await.0 {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::unavailable(url, &error)),
+            Err(error) => Err(self.failed(Error::unavailable(url, &error))),
         }
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        error.of_state(self.location.url())
     }
 
     /// Path below the state's location.

@@ -37,7 +37,7 @@ impl Due {
 /// [`Error::Unavailable`] when the store fails.
 pub(crate) async fn remove(location: &Location, max_counts: usize) -> Result<(), Error> {
     let (path, url) = location.child(SNAPSHOTS)?;
-    let unavailable = |error| Error::unavailable(&url, &error);
+    let unavailable = |error| Error::unavailable(&url, &error).of_state(location.url());
     let is_counts = |meta: &ObjectMeta| meta.location.extension() == Some(EXTENSION);
     let counts = request::list(location, &path, is_counts).await.map_err(unavailable)?;
     for path in beyond(counts, max_counts) {

@@ -158,9 +158,15 @@ pub(crate) async fn get_within(
 fn if_found<T>(outcome: object_store::Result<T>, url: &str) -> Result<Option<T>, Error> {
     match outcome {
         Ok(found) => Ok(Some(found)),
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error @ object_store::Error::NotFound { .. }) if !is_without_bucket(&error) => Ok(None),
         Err(error) => Err(Error::unavailable(url, &error)),
     }
+}
+
+/// True if not only an object is missing, but the whole bucket. Responses to HEAD have no body that tells.
+fn is_without_bucket(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    ["<Code>NoSuchBucket", "<Code>ContainerNotFound"].iter().any(|code| text.contains(code))
 }
 
 /// Writes a whole object. With [`PutMode::Create`] an existing object stays unchanged; a store without conditional

@@ -104,7 +104,8 @@ impl State {
         memory: &mut SnapshotMemory,
     ) -> Result<Option<(String, Bytes)>, Error> {
         let (path, url) = self.location.child(&manifest_path(dataset, id))?;
-        let sealed = request::get_within(&self.location, &path, &url, memory).await?;
+        let sealed = request::get_within(&self.location, &path, &url, memory).await;
+        let sealed = sealed.map_err(|error| error.of_state(self.location.url()))?;
         Ok(sealed.map(|sealed| (url, sealed)))
     }
 
@@ -121,7 +122,8 @@ impl State {
             Ok((snapshot, bytes))
         });
         let (snapshot, bytes) = written.await?;
-        request::put(&self.location, &path, &url, bytes, mode).await?;
+        let stored = request::put(&self.location, &path, &url, bytes, mode).await;
+        stored.map_err(|error| error.of_state(self.location.url()))?;
         Ok(snapshot)
     }
 
@@ -137,7 +139,9 @@ impl State {
         selection: u128,
     ) -> Result<Option<T>, Error> {
         let (path, url) = self.location.child(&counts_path(dataset, snapshot.id(), selection))?;
-        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        let sealed = request::get(&self.location, &path, &url).await;
+        let sealed = sealed.map_err(|error| error.of_state(self.location.url()))?;
+        let Some(sealed) = sealed else { return Ok(None) };
         blocking(move || Ok(COUNTS.open(&sealed).ok().and_then(|json| serde_json::from_slice(&json).ok())))
             .await
     }
@@ -159,7 +163,8 @@ impl State {
             let json = serde_json::to_vec(&*counts).expect("counts have a JSON form");
             Ok(COUNTS.seal(&json))
         });
-        request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await?;
+        let stored = request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await;
+        stored.map_err(|error| error.of_state(self.location.url()))?;
         if self.old_counts.note(self.max_counts) {
             let (location, max_counts) = (self.location.clone(), self.max_counts);
             tokio::spawn(async move {

@@ -501,6 +501,26 @@ async fn the_oldest_counts_of_a_dataset_are_removed_and_manifests_stay() {
     assert_eq!((load(39).await, load(0).await), (Some([39]), None));
 }
 
+#[tokio::test]
+async fn a_state_that_is_no_folder_anymore_is_unavailable_for_snapshots_and_counts() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    let snapshot = fixture.take().await.unwrap();
+    let state = fixture.directory.path().join("state");
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::write(&state, "").unwrap();
+    for error in [
+        fixture.refresh(&snapshot).await.unwrap_err(),
+        load_snapshot("test", snapshot.id(), &fixture.state).await.unwrap_err(),
+        fixture.state.load_counts::<u32>("test", &snapshot, 1).await.unwrap_err(),
+        fixture.state.save_counts("test", &snapshot, 1, Arc::new(1)).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        let expected = format!("the state at {} cannot be used", state.display());
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+}
+
 /// Replaces `a.parquet` by another file with the same size and modification time.
 fn replace_unnoticeably(fixture: &Fixture, values: [i32; 3], in_place: bool) {
     let path = fixture.data().join("a.parquet");

@@ -61,6 +61,24 @@ fn a_file_system_without_hard_links_creates_objects_and_keeps_existing_ones() {
 }
 
 #[tokio::test]
+async fn a_state_that_is_no_folder_is_unavailable_and_not_a_missing_dataset() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, of_loop) = (directory.path().join("file"), directory.path().join("loop"));
+    File::create(&file).unwrap();
+    std::os::unix::fs::symlink(&of_loop, &of_loop).unwrap();
+    for path in [file, of_loop] {
+        let documents = state(&path, &Config::default()).documents("notes", "note", 1000);
+        let read = documents.get::<u64>("a").await.unwrap_err();
+        let written = documents.put("a", &1).await.unwrap_err();
+        for error in [read, written] {
+            let is_unavailable = matches!(error, Error::Unavailable { .. });
+            let expected = format!("the state at {} cannot be used", path.display());
+            assert!(is_unavailable && error.to_string().contains(&expected), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn files_that_an_interrupted_write_left_are_not_listed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes/a.note");

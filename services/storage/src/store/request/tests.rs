@@ -41,6 +41,20 @@ async fn the_time_limit_applies_to_each_page_of_a_listing() {
     assert_eq!(counts.len(), 10);
 }
 
+#[test]
+fn a_missing_object_is_nothing_and_a_missing_bucket_is_an_error_of_the_state() {
+    let missing = |code: &str| object_store::Error::NotFound {
+        path: "a".to_owned(),
+        source: format!("404 Not Found: <Error><Code>{code}</Code></Error>").into(),
+    };
+    assert_eq!(if_found::<()>(Err(missing("NoSuchKey")), "s3://b/a").unwrap(), None);
+    let error = if_found::<()>(Err(missing("NoSuchBucket")), "s3://b/a").unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    let error = error.of_state("s3://b");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("the state at s3://b cannot be used"), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_not_listed_in_time_is_an_error() {
     let location = slow_folder(Duration::from_millis(200)).await;
