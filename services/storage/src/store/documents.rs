@@ -1,6 +1,9 @@
 //! Small named JSON documents in the durable state: one object per document, one folder per kind.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -9,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Error, Location, State,
-    store::{envelope::Envelope, request, retries::tracked},
+    store::{envelope::Envelope, local_object, request, retries::tracked},
 };
 
 /// The documents of one kind, stored as `<folder>/<name>.<kind>`. Cheap to clone.
@@ -180,6 +183,22 @@ impl Documents {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failed(Error::unavailable(url, &error))),
         }
+    }
+
+    /// Removes what interrupted writes of documents have left in the folder, if it was last written more than `age` ago. Object stores
+    /// discard such writes themselves.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn remove_interrupted(&self, age: Duration) -> Result<(), Error> {
+        if self.location.local_reads().is_none() {
+            return Ok(());
+        }
+        let (path, url) = self.location.child(self.folder)?;
+        let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
+        let removal = local_object::remove_interrupted(path, before);
+        let removed = request::in_time(&self.location, 0, removal).await;
+        removed.map_err(|error| self.failed(Error::unavailable(url, &error)))
     }
 
     fn failed(&self, error: Error) -> Error {

@@ -1,10 +1,11 @@
 //! Requests to whole objects of a local folder: bounded in number and time, and durable writes.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write},
     path::{Path as FilePath, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -151,6 +152,44 @@ fn temporary_file(path: &FilePath) -> io::Result<(File, PathBuf)> {
         }
     }
     Err(ErrorKind::AlreadyExists.into())
+}
+
+/// True for the names of [`temporary_file`].
+fn is_temporary(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.rsplit_once('#')).map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+/// Removes the temporary files of a folder that were last written before a time. A process that is killed leaves those of its writes.
+///
+/// # Errors
+/// Errors of the file system.
+pub(crate) async fn remove_interrupted(folder: Path, before: SystemTime) -> object_store::Result<()> {
+    let folder = LocalFileSystem::new().path_to_filesystem(&folder)?;
+    spawn_blocking(move || remove_temporary(&folder, before)).await?.map_err(failed)
+}
+
+fn remove_temporary(folder: &FilePath, before: SystemTime) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if !is_temporary(&entry.file_name()) {
+            continue;
+        }
+        // A write may end at the same time.
+        let removed = entry.metadata().and_then(|meta| match meta.is_file() && meta.modified()? < before {
+            true => fs::remove_file(entry.path()),
+            false => Ok(()),
+        });
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Creates a folder and those above it, on disk.

@@ -61,6 +61,29 @@ fn a_file_system_without_hard_links_creates_objects_and_keeps_existing_ones() {
 }
 
 #[tokio::test]
+async fn old_files_of_interrupted_writes_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path(), &Config::default());
+    let documents = state.documents("notes", "note", 1000);
+    let hour = Duration::from_secs(3600);
+    documents.remove_interrupted(hour).await.unwrap();
+    documents.put("a", &1).await.unwrap();
+    let path = directory.path().join("notes/a.note");
+    let (old, old_name) = temporary_file(&path).unwrap();
+    let (_, new_name) = temporary_file(&path).unwrap();
+    let two_hours_ago = SystemTime::now().checked_sub(hour * 2).unwrap();
+    old.set_modified(two_hours_ago).unwrap();
+    // Not of an interrupted write.
+    let others = ["a#1.note", "b.note#", "c#x"].map(|name| path.with_file_name(name));
+    for other in others.iter().chain([&path]) {
+        File::create(other).unwrap().set_modified(two_hours_ago).unwrap();
+    }
+    documents.remove_interrupted(hour).await.unwrap();
+    assert!(!old_name.exists());
+    assert!(others.iter().chain([&new_name, &path]).all(|file| file.exists()));
+}
+
+#[tokio::test]
 async fn a_state_that_is_no_folder_is_unavailable_and_not_a_missing_dataset() {
     let directory = tempfile::tempdir().unwrap();
     let (file, of_loop) = (directory.path().join("file"), directory.path().join("loop"));
