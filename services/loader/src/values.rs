@@ -71,6 +71,12 @@ impl StoredValues {
         state.documents("values", "values", MAX_SET_BYTES + 4096)
     }
 
+    /// True if a request uses the set with the hash `sha256`, or reads it at the moment.
+    pub fn is_in_use(&self, sha256: &str) -> bool {
+        let slot = self.known.lock().get(sha256).cloned();
+        slot.is_some_and(|slot| slot.try_lock().map_or(true, |set| set.strong_count() > 0))
+    }
+
     /// Reads the sets of `train`.
     ///
     /// # Errors
@@ -231,6 +237,19 @@ mod tests {
         let described = described_filter("id IN (:ids) OR (k NOT IN ( :i ) AND :idsx)", &values);
         assert_eq!(described, "id IN (:ids: 100000 values) OR (k NOT IN ( :i: 1 value ) AND :idsx)");
         assert_eq!(described_filter("x > 1", &values), "x > 1");
+    }
+
+    #[test]
+    fn a_set_is_in_use_while_it_is_read_or_held() {
+        let stored = StoredValues::default();
+        assert!(!stored.is_in_use("a"));
+        let slot = Arc::new(Slot::default());
+        stored.known.lock().insert("a".to_owned(), Arc::clone(&slot));
+        assert!(!stored.is_in_use("a"));
+        let reading = slot.try_lock().unwrap();
+        assert!(stored.is_in_use("a") && stored.clone().is_in_use("a"));
+        drop(reading);
+        assert!(!stored.is_in_use("a") && !stored.is_in_use("b"));
     }
 
     #[test]

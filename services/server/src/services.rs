@@ -69,9 +69,10 @@ impl Services {
 
         let limits = Arc::new(settings.limits.clone());
         let records = Jobs::new(&state, limits.max_jobs);
-        let values = Values::new(&state, records.clone());
+        let stored_values = StoredValues::new(&state);
+        let values = Values::new(&state, records.clone(), stored_values.clone());
         tasks.spawn(values.clone().run());
-        let loader = loader.with_values(StoredValues::new(&state));
+        let loader = loader.with_values(stored_values);
         let (jobs, write_jobs) = Notes::new(records.clone());
         tasks.spawn(write_jobs);
         let events = Events::new(limits.max_events);
