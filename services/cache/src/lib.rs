@@ -10,6 +10,7 @@
 //!   some of it.
 //! - [`Slabs`]: a pool of large buffers for values.
 //! - [`private`]: folders and files that other users cannot access.
+//! - [`catch_expected_panic`]: panics of decoders that are errors of their callers.
 //!
 //! # Memory bound
 //!
@@ -50,6 +51,7 @@ mod blocking;
 mod budget;
 mod disk;
 mod memory;
+mod panics;
 mod policy;
 pub mod private;
 mod slabs;
@@ -63,6 +65,7 @@ pub use disk::{Disk, DiskConfig, Error, Outcome, Recovery, Section, WriteSpace};
 #[doc(hidden)]
 pub use disk::{FileMetadata, FileRange, FileSystem, Files, Listed};
 pub use memory::{Memory, Weigh};
+pub use panics::{catch_expected_panic, is_panic_expected};
 pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};
 pub use slabs::{Slab, Slabs};
 pub use tenant::Tenant;

@@ -5,6 +5,7 @@ mod explain;
 mod inspect;
 mod local;
 mod log;
+mod panics;
 #[cfg(test)]
 pub(crate) mod reference;
 mod runtime;
@@ -300,14 +301,17 @@ fn set<T>(setting: &mut T, flag: Option<T>) {
     }
 }
 
-/// Initializes logging. `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
+/// Initializes logging, also of panics. `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
 fn init_logs(format: LogFormat, level: &str, max_size: Option<ByteSize>) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log::Log::new(max_size));
     // In tests a subscriber may already be set.
-    drop(match format {
+    let is_set = match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => builder.json().try_init(),
-    });
+    };
+    if is_set.is_ok() {
+        panics::log_panics();
+    }
 }

@@ -14,14 +14,12 @@ mod columns;
 mod header;
 pub(crate) mod hostile;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_flight::FlightData;
 use arrow_ipc::MessageHeader;
+use forebay_cache::catch_expected_panic;
 
 use crate::{
     Error,
@@ -160,7 +158,7 @@ impl BatchReader {
             return Ok(Decoded::Nothing);
         }
         // A panic of the decoder counts as a malformed batch.
-        catch_unwind(AssertUnwindSafe(|| self.message(message)))
+        catch_expected_panic(|| self.message(message))
             .unwrap_or_else(|_| Err(self.invalid("malformed batch")))
     }
 
@@ -183,7 +181,7 @@ impl BatchReader {
                 Ok(Decoded::Schema(Arc::new(Schema { columns, _charge: charge.transpose()? })))
             }
             MessageHeader::RecordBatch => {
-                let batch = catch_unwind(AssertUnwindSafe(|| self.batch(message, data)));
+                let batch = catch_expected_panic(|| self.batch(message, data));
                 Ok(Decoded::Batch(batch.unwrap_or_else(|_| Err(self.invalid("malformed batch")))))
             }
             MessageHeader::DictionaryBatch => {

@@ -9,13 +9,13 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use arrow_ipc::root_as_message;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use base64::{Engine, prelude::BASE64_STANDARD};
+use forebay_cache::catch_expected_panic;
 use parquet::{
     arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema},
     basic::{ConvertedType, Type as Physical},
@@ -183,7 +183,7 @@ fn one(root: &TypePtr, hint: Option<&Field>) -> (DataType, FieldRef) {
 fn convert(schema: &SchemaDescriptor, hint: Option<String>) -> Result<Fields, String> {
     let entries = hint.map(|hint| vec![KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), hint)]);
     // The conversion of an embedded schema panics for types that it does not know.
-    let converted = catch_unwind(AssertUnwindSafe(|| parquet_to_arrow_schema(schema, entries.as_ref())));
+    let converted = catch_expected_panic(|| parquet_to_arrow_schema(schema, entries.as_ref()));
     match converted {
         Ok(converted) => converted.map(|schema| schema.fields).map_err(|error| error.to_string()),
         Err(panic) => Err(panic_message(&*panic).to_owned()),
@@ -230,7 +230,7 @@ fn embedded_fields(encoded: &str) -> Option<(HashMap<String, Field>, bool)> {
     let encoded = root_as_message(message).ok()?.header_as_schema()?.fields()?;
     let known = encoded.iter().filter(|field| is_known(*field));
     // The conversion panics for some other types that it does not know.
-    let known = known.filter_map(|field| catch_unwind(AssertUnwindSafe(|| Field::from(field))).ok());
+    let known = known.filter_map(|field| catch_expected_panic(|| Field::from(field)).ok());
     let known: Vec<Field> = known.collect();
     let is_whole = known.len() == encoded.len();
     Some((known.into_iter().map(|field| (field.name().clone(), field)).collect(), is_whole))

@@ -1,11 +1,8 @@
 //! Errors and panics of the Parquet decoder.
 
-use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{any::Any, sync::Arc};
 
+use forebay_cache::catch_expected_panic;
 use parquet::errors::ParquetError;
 
 use crate::{Error, error::Source};
@@ -15,7 +12,7 @@ use crate::{Error, error::Source};
 /// # Errors
 /// [`Error::Unsupported`] for a panic and for what the decoder does not implement; [`Error::Corrupt`] for other errors of the decoder.
 pub(crate) fn catch_panics<T>(url: &str, run: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Error> {
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match catch_expected_panic(run) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(decoder_error(url, error)),
         Err(panic) => {
