@@ -17,7 +17,8 @@ use crate::{auth::Access, reads, samples::Samples};
 pub(crate) const KEPT_SECONDS: usize = 600;
 /// Length of each of the two windows that a verdict compares.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-/// Time that a report may cover in addition to the time since the last one, because reports may arrive late.
+/// Time that the reports of a session may cover in addition to the time since it began, because reports may arrive late, and the clock of a
+/// client may be faster.
 const REPORT_TOLERANCE: Duration = Duration::from_secs(5);
 /// Time that is excluded from windows because it is not settled yet: clients report once per second.
 const UNSETTLED: Duration = Duration::from_secs(2);
@@ -75,8 +76,8 @@ struct State {
     /// Epoch and step of the latest batch.
     at: (u64, u64),
     report: Option<ReportRequest>,
-    /// Time of the last report, or of the first stream.
-    reported: Instant,
+    /// Time that the reports cover, as far as it can have passed, in seconds.
+    reported_seconds: f64,
     settled: Instant,
     history: History,
     samples: Samples<Sent>,
@@ -98,7 +99,7 @@ impl Session {
             batches_total: 0,
             at: (train.epoch, train.start_step),
             report: None,
-            reported: now,
+            reported_seconds: 0.0,
             settled: now,
             history: History::new(now, KEPT_SECONDS),
             samples: Samples::new(now, Sent::default()),
@@ -169,15 +170,18 @@ impl Session {
     }
 
     /// Settles time by a report of the client. Returns the settled time and its start, and the part of the reported time that
-    /// can have passed since the last report.
+    /// can have passed: all reports together cover at most the time since the session began, and the tolerance.
     pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets, f64) {
         let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
         let settled = self.clock.clock().report(now, measured);
         let mut state = self.state.lock();
         state.report = Some(report.clone());
-        let passed = now.saturating_duration_since(state.reported) + REPORT_TOLERANCE;
-        state.reported = now;
-        let credible = (passed.as_secs_f64() / report.seconds.max(f64::MIN_POSITIVE)).min(1.0);
+        let passed = (now.saturating_duration_since(self.started) + REPORT_TOLERANCE).as_secs_f64();
+        let rest = (passed - state.reported_seconds).max(0.0);
+        let times = [report.wait_seconds, report.compute_seconds, report.copy_seconds];
+        let covered = times.into_iter().fold(report.seconds, f64::max);
+        let credible = (rest / covered.max(f64::MIN_POSITIVE)).min(1.0);
+        state.reported_seconds += covered * credible;
         (state.settle(now, &settled), settled, credible)
     }
 

@@ -57,10 +57,15 @@ fn a_report_counts_for_as_much_time_as_can_have_passed() {
     let first = credible(1, &report(3600.0));
     assert!((4.99..6.01).contains(&first), "{first} of 3,600 seconds count");
     assert!(
-        (credible(11, &report(3600.0)) - 15.0).abs() < 1e-6,
+        (credible(11, &report(3600.0)) - 10.0).abs() < 1e-6,
         "ten seconds have passed since the last report"
     );
     assert!((credible(12, &report(1.0)) - 1.0).abs() < 1e-6, "a report of the time that has passed counts");
+    let of_moment: f64 = (0..500).map(|_| credible(22, &report(1.0))).sum();
+    assert!((of_moment - 10.0).abs() < 1e-6, "{of_moment} of 500 seconds within a moment count");
+    let wait_only = ReportRequest { wait_seconds: 1.0, ..ReportRequest::default() };
+    let (_, _, part) = session.report(begin + Duration::from_secs(22), &wait_only);
+    assert!(part < 1e-6, "{part} of a report whose parts exceed its time counts");
 }
 
 #[test]
