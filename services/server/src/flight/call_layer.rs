@@ -301,11 +301,8 @@ impl Call {
         B: HttpBody<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if let Some(code) = response.headers_mut().get_mut("grpc-status")
-            && Code::from_bytes(code.as_bytes()) == Code::OutOfRange
-        {
-            // tonic reports a message over its size limit as OUT_OF_RANGE; no handler here returns that code.
-            *code = http::HeaderValue::from(Code::ResourceExhausted as i32);
+        if let Some(code) = corrected(response.headers()) {
+            response.headers_mut().insert("grpc-status", http::HeaderValue::from(code as i32));
         }
         self.record_status(response.headers());
         if let Some((account, _)) = &self.held {
@@ -338,6 +335,23 @@ impl Drop for Call {
             .record(self.started.elapsed());
     }
 }
+
+/// Code of an error of tonic about a message of the caller, if tonic has chosen another one.
+fn corrected(headers: &http::HeaderMap) -> Option<Code> {
+    match Code::from_bytes(headers.get("grpc-status")?.as_bytes()) {
+        // A message over the size limit. No handler here returns that code.
+        Code::OutOfRange => Some(Code::ResourceExhausted),
+        // A malformed message. The text is percent-encoded.
+        Code::Internal => {
+            let text = headers.get("grpc-message")?.to_str().ok()?;
+            text.replace("%20", " ").starts_with(MALFORMED).then_some(Code::InvalidArgument)
+        }
+        _ => None,
+    }
+}
+
+/// Begin of the message of each error of the Protobuf decoder.
+const MALFORMED: &str = "failed to decode Protobuf message";
 
 /// True for codes that mean a failure of the server, by the semantic conventions of OpenTelemetry.
 fn is_server_error(code: Code) -> bool {
@@ -387,7 +401,21 @@ impl<B: HttpBody> HttpBody for Observed<B> {
 
 #[cfg(test)]
 mod tests {
+    use arrow_flight::FlightDescriptor;
+    use prost::Message;
+
     use super::*;
+
+    #[test]
+    fn a_malformed_message_is_an_invalid_argument_and_a_defect_is_not() {
+        let code = |message: &str| {
+            let refused = Status::internal(message).into_http::<Body>();
+            Code::from_bytes(Call::new("GetFlightInfo").observe(refused).headers()["grpc-status"].as_bytes())
+        };
+        let malformed = FlightDescriptor::decode(&[0xff, 0xff, 1][..]).unwrap_err();
+        assert_eq!(code(&malformed.to_string()), Code::InvalidArgument, "{malformed}");
+        assert_eq!(code("a thread panicked"), Code::Internal);
+    }
 
     #[test]
     fn the_deadline_of_a_call_is_read_as_grpc_defines_it() {
