@@ -206,8 +206,8 @@ impl Access {
     pub(crate) fn check_admin(&self) -> Result<(), Error> {
         if let Rights::Everything { admin: false } = self.rights {
             return Err(Error::permission_denied(
-                "this server is read-only over HTTP; start it with --tokens and a token that has admin = true, \
-                 or with --insecure",
+                "this server is read-only for callers without a token; start it with --tokens and a token that has \
+                 admin = true, or with --insecure",
             ));
         }
         self.check_grant(Grant::is_admin, || {

@@ -40,6 +40,7 @@ fn without_a_token_file_changes_are_rejected_unless_the_server_is_insecure() {
     for word in ["--tokens", "admin = true", "--insecure"] {
         assert!(refused.message().contains(word), "{word} is not in {refused}");
     }
+    assert!(!refused.message().contains("HTTP"), "changes are rejected over Flight, too: {refused}");
     assert!(caller(true).check_admin().is_ok());
 }
 
