@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
 from urllib.parse import unquote
@@ -36,6 +37,9 @@ OTHER_SERVER = ("the running server has other settings", "lookups are by [")
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
+# Begin of a URL of an object store or HTTP server. With too few slashes it is no path, but a mistake that the server refuses. It may have
+# a password, which no name or error must contain.
+URL_START = re.compile(r"\s*(https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
 # In place of the process id of a server that was not running.
 NO_PROCESS = 0
 
@@ -387,7 +391,7 @@ class LocalCluster(Cluster):
 
 
 def _absolute(name: str, url: str | os.PathLike[str]) -> str:
-    """Returns a URL unchanged, and a path or a URL of a file as an absolute path.
+    """Returns a URL unchanged, and a path or a URL of a file as an absolute path. The server refuses a URL with a secret.
 
     Args:
         name: Name of the argument.
@@ -403,9 +407,10 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
         # Characters that end the path of other URLs, such as # and ?, are part of the names of files.
         host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest[1:] if rest.startswith("/") else None)
         if host not in ("", "localhost") or path is None:
-            raise RequestError(f"{name} is {text!r}, expected the absolute path of a file on this host, as in file:///data/train")
+            shown = re.sub(r"(?<=:)(/*)(.*)@", r"\1(not shown)@", text, count=1, flags=re.DOTALL)
+            raise RequestError(f"{name} is {shown!r}, expected the absolute path of a file on this host, as in file:///data/train")
         text = "/" + unquote(path)
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    return text if "://" in text or URL_START.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
 def _folder(name: str, path: str | os.PathLike[str]) -> str:

@@ -116,6 +116,8 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     for text in ("file://data", "file://other/data", "file:data"):
         with pytest.raises(forebay.errors.RequestError, match=f"url is '{text}', expected the absolute path of a file on this host"):
             forebay.open(text)
+    with pytest.raises(forebay.errors.RequestError, match=r"url is 'file://\(not shown\)@host/x'"):
+        forebay.open("file://user:secret@host/x")
     for threads in (0, 1_000_000):
         with pytest.raises(forebay.errors.RequestError, match=f"cpu_threads is {threads}, expected a whole number from 1 to 1024"):
             forebay.open("x.parquet", cpu_threads=threads)

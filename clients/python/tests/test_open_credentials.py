@@ -283,6 +283,39 @@ except forebay.Error as error:
     assert opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
 
 
+def test_secrets_in_urls_are_refused_and_in_no_error_or_log(host: Host) -> None:  # noqa: F811
+    secret = "TOPSECRETvalue"
+    # URL, and how the error shows it.
+    cases = [
+        (f"https://127.0.0.1:9/f.parquet?X-Amz-Signature={secret}", "https://127.0.0.1:9/f.parquet?(not shown)"),
+        (f"az://c/p?sv=1&sig={secret}", "az://c/p?(not shown)"),
+        (f"s3://b/p?AWSAccessKeyId=k&Signature={secret}", "s3://b/p?(not shown)"),
+        (f"https://127.0.0.1:9/f.parquet#{secret}", "https://127.0.0.1:9/f.parquet#(not shown)"),
+        (f"s3://AK:{secret}@b/p", "s3://(not shown)@b/p"),
+        (f"s3://{secret}@b/p", "s3://(not shown)@b/p"),
+        (f"s3://AK%3A{secret}@b/p", "s3://(not shown)@b/p"),
+        (f"https:/user:{secret}@host/p", "https:/(not shown)@host/p"),
+        (f"file://user:{secret}@host/p", "file://(not shown)@host/p"),
+    ]
+    program = """
+for url in sys.argv[1:]:
+    try:
+        forebay.open(url, retry_deadline=3)
+    except forebay.Error as error:
+        print(type(error).__name__, error)
+"""
+    lines = host.run(program, *(url for url, _ in cases)).splitlines()
+    assert len(lines) == len(cases), lines
+    for line, (_, shown) in zip(lines, cases):
+        assert line.startswith("RequestError") and shown in line and secret not in line, line
+    log = host.log()
+    audited = [line for line in log.splitlines() if " audit: " in line]
+    # The URL of a file is refused before a server is asked.
+    assert len(audited) == len(cases) - 1 and secret not in log
+    for line, (_, shown) in zip(audited, cases):
+        assert shown in line, line
+
+
 def test_the_dashboard_shows_a_dataset_but_no_rows_of_it(host: Host, store: Store) -> None:  # noqa: F811
     holder = host.start(TRAINING + OPENED + "input()", URL, **store.environment(ID, SECRET))
     name = opened(holder.stdout.readline())

@@ -22,5 +22,6 @@ pub(crate) mod remote;
 pub(crate) mod request;
 pub(crate) mod retries;
 mod secrets;
+pub(crate) mod shown_url;
 pub(crate) mod state;
 pub(crate) mod target;

@@ -13,7 +13,7 @@ use forebay_proto::{
         WarmResult,
     },
 };
-use forebay_storage::{Credentials, Reader};
+use forebay_storage::{Credentials, Reader, shown_url};
 use futures::{StreamExt, stream, stream::BoxStream};
 use prost::Message;
 use serde::Serialize;
@@ -182,10 +182,10 @@ fn dataset_of(action: &str, body: &[u8]) -> String {
         "pin-lookups" => {
             encoding.decode("PinLookupsRequest", body).ok().map(|request: PinLookupsRequest| request.dataset)
         }
-        "open" => encoding.decode("OpenRequest", body).ok().map(|request: OpenRequest| {
-            // A URL with a password is rejected, but must not be logged.
-            request.url.rsplit('@').next().unwrap_or_default().to_owned()
-        }),
+        // A URL with a secret is rejected, but must not be logged.
+        "open" => {
+            encoding.decode("OpenRequest", body).ok().map(|request: OpenRequest| shown_url(&request.url))
+        }
         _ => encoding.decode("Command", body).ok().and_then(|command: Command| Some(command.train?.dataset)),
     };
     dataset.unwrap_or_default()

@@ -18,6 +18,7 @@ use crate::{
         credentials::Credentials,
         file_system::{FileSystem, Mounts},
         remote::remote,
+        shown_url::{check_url, shown_url},
     },
 };
 
@@ -135,23 +136,22 @@ impl Location {
     }
 
     fn parse_for(url: &str, config: &Config, given: Option<&Credentials>) -> Result<Self, Error> {
-        let Some((scheme, _)) = url.split_once("://") else {
+        // Logs, errors and the API contain URLs, so they must not contain a secret.
+        check_url(url)?;
+        if url.starts_with('/') || !url.contains("://") {
             return Self::local(url, std::path::Path::new(url), config);
-        };
-        // Logs, errors and the API contain URLs, so they must not contain a password.
-        let parsed = Url::parse(url).map_err(|error| invalid(&redacted(url), error))?;
-        // In `abfss://CONTAINER@ACCOUNT...`, the part before the `@` is no user.
-        let has_user = parsed.scheme().starts_with("http") && !parsed.username().is_empty();
-        if has_user || parsed.password().is_some() {
-            let detail = "a user or password in the URL is not supported; use the environment";
-            return Err(invalid(&redacted(url), detail));
         }
-        if scheme == "file" {
+        let parsed = Url::parse(url).map_err(|error| invalid(&shown_url(url), error))?;
+        // The parser may find a part that the check of the text has not found.
+        let has_user = parsed.scheme().starts_with("http") && !parsed.username().is_empty();
+        let has_end = parsed.query().is_some() || parsed.fragment().is_some();
+        if has_user || parsed.password().is_some() || has_end {
+            let detail = "a user, password, query (?...) or fragment (#...) in the URL is not supported";
+            return Err(invalid(&format!("{}:...", parsed.scheme()), detail));
+        }
+        if parsed.scheme() == "file" {
             let path = parsed.to_file_path().map_err(|()| invalid(url, "expected file:///path"))?;
             return Self::local(url, &path, config);
-        }
-        if parsed.query().is_some() {
-            return Err(invalid(url, "a query (?...) is not supported"));
         }
         let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
         let answers = Answers::default();
@@ -278,14 +278,6 @@ fn invalid(url: &str, detail: impl fmt::Display) -> Error {
     Error::Invalid { url: url.to_owned(), detail: detail.to_string() }
 }
 
-/// The URL without what precedes the last `@`, which may be a password.
-fn redacted(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://...@{rest}"),
-        _ => url.to_owned(),
-    }
-}
-
 /// Resolves `.` and `..` lexically. Symbolic links are not followed, so that a refresh detects a link that moved.
 fn lexical(path: &std::path::Path) -> std::path::PathBuf {
     let mut resolved = std::path::PathBuf::new();
@@ -306,13 +298,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_in_a_url_is_rejected_and_not_repeated() {
-        for url in ["https://user:secret@host/data", "http://secret@host/data", "s3://key:secret@bucket/data"]
-        {
+    fn a_secret_in_a_url_is_rejected_and_not_repeated() {
+        for (url, detail) in [
+            ("https://user:secret@host/data", "a user or password in the URL is not supported"),
+            ("http://secret@host/data", "a user or password in the URL is not supported"),
+            ("s3://key:secret@bucket/data", "a user or password in the URL is not supported"),
+            ("s3://secret@bucket/data", "a user or password in the URL is not supported"),
+            ("https://host/a.parquet?X-Amz-Signature=secret", "a query (?...)"),
+            ("az://container/data?sig=secret", "a query (?...)"),
+            ("file:///data?secret", "a query (?...)"),
+            ("http://host/a.parquet#secret", "a fragment (#...) is not supported"),
+            ("https:/user:secret@host/data", "a user or password in the URL is not supported"),
+        ] {
             let Err(error) = Location::parse(url, &Config::default()) else { panic!("{url} is accepted") };
             let error = error.to_string();
-            assert!(error.contains("a user or password in the URL is not supported"), "{error}");
-            assert!(!error.contains("secret"), "{error}");
+            assert!(error.contains(detail) && !error.contains("secret"), "{error}");
         }
     }
 }

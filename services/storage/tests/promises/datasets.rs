@@ -92,7 +92,7 @@ async fn a_missing_dataset_is_not_found() {
 #[test]
 fn urls_without_a_supported_store_are_invalid() {
     let config = forebay_storage::Config::default();
-    for url in ["ftp://host/path", "https://host/a.parquet?signature=1", "file://host/path", "s3://"] {
+    for url in ["ftp://host/path", "https:/host/a.parquet", "file://host/path", "s3://"] {
         let error = Location::parse(url, &config).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{url}: {error}");
         assert!(error.to_string().contains(url), "{error}");

@@ -3,7 +3,7 @@
 //! A name is a function of the URL, so that all servers of a state have the same name for the same files. The URLs are in the
 //! state, so that a server knows the datasets of tickets after a restart, or from another server.
 
-use forebay_storage::{Documents, State};
+use forebay_storage::{Documents, State, check_url, shown_url};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -45,10 +45,12 @@ impl Opened {
     /// # Errors
     /// Invalid.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        check_url(&self.url)?;
         if self.url.starts_with('/') || self.url.contains("://") {
             return Ok(());
         }
-        Err(Error::invalid(format!("url: is '{}', expected an absolute path or a URL", self.url)))
+        let shown = shown_url(&self.url);
+        Err(Error::invalid(format!("url: is '{shown}', expected an absolute path or a URL")))
     }
 }
 
@@ -166,6 +168,11 @@ mod tests {
             check("data/clicks").unwrap_err().message().contains("'data/clicks', expected an absolute path")
         );
         assert!(check("").is_err());
+        for url in
+            ["https:/u:SECRET@h/x", "u:SECRET@h/x", "https://h/x.parquet#SECRET", "az://c/x?sig=SECRET"]
+        {
+            assert!(!check(url).unwrap_err().message().contains("SECRET"), "{url}");
+        }
         check("/data").and(check("s3://bucket/data")).unwrap();
     }
 }
