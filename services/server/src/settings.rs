@@ -17,6 +17,7 @@ use anyhow::{Context, bail, ensure};
 use bytesize::ByteSize;
 use documented::DocumentedFields;
 use forebay_loader::Scheduling;
+use forebay_storage::{check_url, shown_url};
 use serde::{Deserialize, Serialize};
 
 use crate::{Address, members::check_names};
@@ -332,8 +333,8 @@ impl Settings {
     /// Reads `forebay.toml`.
     ///
     /// # Errors
-    /// If the file can't be read, or a field is unknown or malformed; the error names the field, and the current name of a
-    /// renamed one.
+    /// If the file can't be read, or a field is unknown or malformed; the error names the line and the field, and the current name of a
+    /// renamed one. It does not contain the line, which may have a secret.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("in {}", path.display()))
@@ -343,7 +344,7 @@ impl Settings {
     fn parse(text: &str) -> anyhow::Result<Self> {
         toml::from_str(text).map_err(|error| match renamed::message(text) {
             Some(message) => anyhow::Error::msg(message),
-            None => error.into(),
+            None => anyhow::Error::msg(without_lines(text, &error)),
         })
     }
 
@@ -355,10 +356,10 @@ impl Settings {
         let mut added = BTreeMap::new();
         for dataset in datasets {
             let Some((name, url)) = dataset.split_once('=') else {
-                bail!("--dataset {dataset}: expected NAME=URL");
+                bail!("--dataset {}: expected NAME=URL", shown_url(dataset));
             };
             let before = added.insert(name.to_owned(), url.to_owned());
-            ensure!(before.is_none(), "--dataset {name}: is given twice");
+            ensure!(before.is_none(), "--dataset {}: is given twice", shown_url(name));
         }
         self.datasets.extend(added);
         Ok(())
@@ -393,10 +394,13 @@ impl Settings {
             let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
             ensure!(
                 !name.is_empty() && name.chars().all(legal) && !matches!(name.as_str(), "." | ".."),
-                "dataset name '{name}': expected letters, digits, '_', '-' and '.'"
+                "dataset name '{}': expected letters, digits, '_', '-' and '.'",
+                shown_url(name)
             );
             ensure!(!url.is_empty(), "dataset '{name}': the URL is empty, expected a path or URL");
+            check_url(url).with_context(|| format!("dataset '{name}'"))?;
         }
+        check_url(&self.state_url()).context("state")?;
         for (name, spec) in &self.online {
             ensure!(
                 self.datasets.contains_key(name),
@@ -563,6 +567,19 @@ impl Settings {
     pub fn state_url(&self) -> String {
         self.state.clone().unwrap_or_else(|| self.cache_dir.join("state").to_string_lossy().into_owned())
     }
+}
+
+/// Describes an error of a file with the place, but without the line, which may contain a secret.
+fn without_lines(text: &str, error: &toml::de::Error) -> String {
+    let message = shown_url(error.message());
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };
+    let begin = before.rfind('\n').map_or(0, |end| end + 1);
+    let (line, column) = (1 + before.matches('\n').count(), 1 + before[begin..].chars().count());
+    let key = text[begin..].lines().next().and_then(|line| line.split_once('='));
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let key = key.map(|(key, _)| key.trim()).filter(|key| !key.is_empty() && key.chars().all(is_of_key));
+    let key = key.map_or(String::new(), |key| format!("{key}: "));
+    format!("line {line}, column {column}: {key}{message}")
 }
 
 /// Serializes a size as a number of bytes, because the readable form is rounded.

@@ -82,9 +82,14 @@ impl Host {
 pub(super) fn with_scheme(url: &str) -> Result<String, Error> {
     let has_scheme = url.contains("://") || url.starts_with("unix:");
     let full = if has_scheme { url.to_owned() } else { format!("grpc://{url}") };
-    let invalid =
-        |expected: &str| Error::Request(format!("url: '{}' is invalid, {expected}", url.escape_debug()));
+    let invalid = |expected: &str| {
+        Error::Request(format!("url: '{}' is invalid, {expected}", shown(url).escape_debug()))
+    };
     Peer::parse(&full).map_err(invalid)?;
+    // Errors contain the URL.
+    if !full.starts_with("unix:") && !full.starts_with("grpc+unix:") && full.contains(['?', '#']) {
+        return Err(invalid("expected a host and a port without a query or a fragment"));
+    }
     // A path without a scheme is not the name of a host, and neither is a name without a port.
     let has_port =
         || full.parse::<http::Uri>().is_ok_and(|parsed| parsed.port_u16().is_some() && parsed.path() == "/");
@@ -94,9 +99,35 @@ pub(super) fn with_scheme(url: &str) -> Result<String, Error> {
     Ok(full)
 }
 
+/// Returns a URL with `(not shown)` in place of its user, password, query and fragment, which may be secret.
+fn shown(url: &str) -> String {
+    let begin = url.find("://").map_or(0, |scheme| scheme + 3);
+    let (scheme, rest) = url.split_at(begin);
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("(not shown)@", rest));
+    match rest.find(['?', '#']) {
+        Some(end) => format!("{scheme}{user}{}(not shown)", &rest[..=end]),
+        None => format!("{scheme}{user}{rest}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_error_contains_what_may_be_secret_in_a_url() {
+        for (url, shown) in [
+            ("grpc://user:SECRET@a:1", "grpc://(not shown)@a:1"),
+            ("s3://SECRET@a/x?SECRET", "s3://(not shown)@a/x?(not shown)"),
+            ("https://user:SEC/RET@a:1", "https://(not shown)@a:1"),
+            ("user:SECRET@a:1", "(not shown)@a:1"),
+            ("grpc://a:1?token=SECRET", "grpc://a:1?(not shown)"),
+            ("grpc+tls://a:1/#SECRET", "grpc+tls://a:1/#(not shown)"),
+        ] {
+            let error = with_scheme(url).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("url: '{shown}' is invalid, expected ")), "{error}");
+        }
+    }
 
     #[test]
     fn an_address_without_a_scheme_is_that_of_a_grpc_server_and_other_urls_are_rejected() {

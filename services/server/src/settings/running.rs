@@ -1,5 +1,6 @@
 //! The settings of a running server, compared with those that a caller expects.
 
+use forebay_storage::shown_url;
 use serde_json::Value;
 
 use super::Settings;
@@ -47,7 +48,7 @@ impl RunningSettings {
     }
 
     fn described(&self, name: &str, expected: &Value) -> String {
-        let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), shown_url);
         let running = match &self.values[name] {
             Value::Null => "not set".to_owned(),
             running => shown(running),
@@ -83,6 +84,8 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(different, "cache_memory is 1073741824, expected 2GiB, state is not set, expected /s");
+        let secret = running().different(r#"{"state": "s3://SECRET@b/s?SECRET"}"#).unwrap().unwrap();
+        assert_eq!(secret, "state is not set, expected s3://(not shown)@b/s?(not shown)");
     }
 
     #[test]

@@ -7,6 +7,42 @@ fn an_unknown_field_is_refused_by_name() {
 }
 
 #[test]
+fn no_error_contains_a_secret_of_a_url() {
+    const SECRETS: [(&str, &str); 7] = [
+        ("[datasets]\na = \"https://u:SECRET@h/x", "line 2, column"),
+        (
+            "cpu_threads = 1\ndatasets = \"https://u:SECRET@h/x\"",
+            "invalid type: string \"https://(not shown)@h/x\"",
+        ),
+        (
+            "[datasets]\na = \"https://h/x?sig=SECRET\"",
+            "dataset 'a': invalid location https://h/x?(not shown)",
+        ),
+        ("[datasets]\n\"https://u:SECRET@h/x\" = \"/x\"", "dataset name 'https://(not shown)@h/x'"),
+        ("state = \"s3://SECRET@b/x\"", "state: invalid location s3://(not shown)@b/x"),
+        (
+            "[traces]\nendpoint = \"http://u:SECRET@h:1\"",
+            "traces.endpoint: invalid location http://(not shown)@h:1",
+        ),
+        ("[traces]\nendpoint = \"grpc://u:SECRET@h:1\"", "traces.endpoint is 'grpc://(not shown)@h:1'"),
+    ];
+    for (text, expected) in SECRETS {
+        let error = Settings::parse(text).and_then(|settings| settings.check()).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
+    }
+    for (flag, expected) in [
+        ("https://u:SECRET@h/x", "--dataset https://(not shown)@h/x: expected NAME=URL"),
+        ("https://u:SECRET@h/x?a=b", "dataset name 'https://(not shown)@h/x?(not shown)'"),
+    ] {
+        let mut settings = Settings::default();
+        let added = settings.add_datasets(&[flag.to_owned()]).and_then(|()| settings.check());
+        let error = format!("{:#}", added.unwrap_err());
+        assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_printed_reads_back_the_same() {
     let mut settings = Settings { refresh_interval: Some(Duration::from_secs(90)), ..Settings::default() };
     settings.add_datasets(&["a.b-c_1=s3://bucket/x=1".to_owned()]).unwrap();

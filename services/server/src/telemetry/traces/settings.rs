@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use documented::DocumentedFields;
+use forebay_storage::{check_url, shown_url};
 use serde::{Deserialize, Serialize};
 
 /// Settings of traces.
@@ -44,8 +45,10 @@ impl Settings {
         if let Some(endpoint) = &self.endpoint {
             ensure!(
                 endpoint.starts_with("http://") || endpoint.starts_with("https://"),
-                "traces.endpoint is '{endpoint}', expected http://HOST:PORT or https://HOST:PORT"
+                "traces.endpoint is '{}', expected http://HOST:PORT or https://HOST:PORT",
+                shown_url(endpoint)
             );
+            check_url(endpoint).context("traces.endpoint")?;
         }
         ensure!(
             (0.0..=1.0).contains(&self.sample),
