@@ -16,8 +16,9 @@ class LoaderLoops:
     """The plan and the current loop of a training dataset, shared by a process and the workers of its DataLoaders.
 
     The entry of a process is a dict with `planned`, the plan that all its workers use; `loop`, the number of the last loop, or
-    None after the process itself has moved; `epoch` and `step`, the start of that loop or the position of the process; and
-    `is_fresh`, true if the next loop continues at the position of the process instead of the next epoch.
+    None after the process itself has moved; `epoch` and `step`, the start of that loop or the position of the process;
+    `is_fresh`, true if the next loop continues at the position of the process instead of the next epoch; `has_ended`, true if
+    the loop is behind the last epoch; and `end_is_logged`, true if a worker has logged this.
 
     Other copies of a dataset share nothing: a pickled one, unless it is an argument of a new process.
     """

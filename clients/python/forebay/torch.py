@@ -13,7 +13,7 @@ from forebay import _forebay
 from forebay.batch import Batch
 from forebay.loops import LoaderLoops
 from forebay.mapped import MappedDataset
-from forebay.training import OUTPUTS, TrainingDataset
+from forebay.training import LOG, OUTPUTS, TrainingDataset
 
 
 class Overtaken(Exception):
@@ -75,8 +75,16 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         try:
             with self._loader_loops.entry(_main_process()) as entry:
                 start = self._start(entry, lane, steps)
+                # One worker logs for all, and the end of the training only once.
+                logs_end = lane == 0 and entry.get("has_ended", False) and not entry.get("end_is_logged", False)
+                if logs_end:
+                    entry["end_is_logged"] = True
         except Overtaken:
             return iter(())
+        if lane == 0 and steps == 0:
+            LOG.warning("%s", self._without_steps())
+        elif logs_end and self._last is not None:
+            self._log_end(self._last)
         if start is None:
             start, lane = self._step, 0
         self._step = start + lane
@@ -111,7 +119,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             self._has_own_state = True
             return
         with self._loader_loops.entry(os.getpid()) as entry:
-            entry.update(self._place_of_loop(), planned=self._loaded)
+            entry.update(self._place_of_loop(), planned=self._loaded, end_is_logged=False)
 
     def _steps_after_the_end(self) -> int:
         worker = torch.utils.data.get_worker_info()
@@ -146,7 +154,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         last = entry.get("loop")
         if self._has_own_state:
             self._has_own_state = False
-            entry.update(loop=loop, epoch=self._epoch, step=self._step)
+            entry.update(loop=loop, epoch=self._epoch, step=self._step, has_ended=False)
             return None
         if last == loop:
             self._epoch = entry["epoch"]
@@ -159,9 +167,9 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         if "epoch" in entry:
             self._planned = entry.get("planned", self._planned)
             self._epoch, self._step, self._fresh = entry["epoch"], entry["step"], last is None and entry["is_fresh"]
-        self._advance(steps)
+        is_started = self._advance(steps)
         self._fresh = False
-        entry.update(loop=loop, epoch=self._epoch, step=self._step)
+        entry.update(loop=loop, epoch=self._epoch, step=self._step, has_ended=not is_started)
         return self._step
 
     def _iterate_lane(self, request: Mapping[str, Any], lanes: int) -> Iterator[Any]:

@@ -456,6 +456,10 @@ class TrainingDataset(Generic[Item]):
         )
         return f"the training of '{self._request['dataset']}' has no steps: {reason}"
 
+    def _log_end(self, last: int) -> None:
+        message = "the training of '%s' has ended: all epochs up to %s were delivered, and further loops deliver nothing"
+        LOG.warning(message, self._request["dataset"], last - 1)
+
     def _iterate(
         self, source: Callable[[int | None], Source], most: int | None = None, last: int | None = None
     ) -> Iterator[Any]:
@@ -476,7 +480,7 @@ class TrainingDataset(Generic[Item]):
         if not is_started:
             if steps > 0 and last is not None and not self._end_is_logged:
                 self._end_is_logged = True
-                LOG.warning("the training of '%s' has ended: all epochs up to %s were delivered, and further loops deliver nothing", self._request["dataset"], last - 1)
+                self._log_end(last)
             return
         self._loops += 1
         was_left = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import shutil
 from pathlib import Path
@@ -128,6 +129,26 @@ def test_the_given_number_of_epochs_is_the_limit_with_workers(client: forebay.Cl
     ds = dataset(client, epochs=2)
     found = [digests(loader(ds, 2)) for _ in range(4)]
     assert found == [epochs[0], epochs[1], [], []]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_without_batches_is_logged_once_with_any_number_of_workers(client: forebay.Client, tmp_path: Path, workers: int) -> None:
+    # Workers inherit the handler.
+    handler = logging.FileHandler(tmp_path / "log", delay=False)
+    log = logging.getLogger("forebay")
+    log.addHandler(handler)
+    try:
+        assert list(loader(dataset(client, filter="delay > 1000000"), workers)) == []
+        assert list(loader(dataset(client, batch_size=1_000_000, rank=0, world_size=4), workers)) == []
+        ds = dataset(client, batch_size=1_000_000, epochs=1)
+        assert [len(list(loader(ds, workers))) for _ in range(3)] == [3, 0, 0]
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+    empty, short, ended = (tmp_path / "log").read_text().splitlines()
+    assert "the training of 'flights' has no steps: the filter keeps none of 3000000 rows" in empty
+    assert "3000000 rows are fewer than the 4000000 of one step" in short
+    assert "the training of 'flights' has ended: all epochs up to 0 were delivered" in ended
 
 
 def test_fewer_batches_than_workers_are_each_yielded_once(client: forebay.Client) -> None:
