@@ -91,15 +91,25 @@ def with_names_of(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     return {**state, "request": request}
 
 
-def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any], url: str | None = None) -> None:
     """Checks that a state is of the dataset of a request, before a server is asked for the snapshot of the state.
+
+    Args:
+        state: The state.
+        given: The request.
+        url: Path or URL of its dataset, if it is known.
 
     Raises:
         CheckpointMismatchError: It is of another one.
     """
     saved = state["request"].get("dataset")
-    if saved != given["dataset"]:
-        raise CheckpointMismatchError(f"the state was saved with dataset {saved!r}, but dataset is {given['dataset']!r}")
+    if saved == given["dataset"]:
+        return
+    then, hint = state.get("url"), ""
+    if then is not None and url is not None:
+        hint = f"; open the dataset as {then}: another path is another dataset, even if it leads to the same files"
+    of_then, of_now = (f" of {place}" if place is not None else "" for place in (then, url))
+    raise CheckpointMismatchError(f"the state was saved with dataset {saved!r}{of_then}, but dataset is {given['dataset']!r}{of_now}{hint}")
 
 
 def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,10 @@ class Cluster:
         report = None if progress is None else lambda counted: progress(json.loads(counted))
         return self.native.plan(to_json({"train": request}), self.values(), report)
 
+    def url_of(self, dataset: str) -> str | None:
+        """Returns the path or URL of a dataset without credentials, or None if only the server knows it."""
+        return None
+
     def values(self) -> list[_forebay.ValueSet]:
         """Returns the sets of values that requests refer to."""
         return []

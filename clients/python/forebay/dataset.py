@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from forebay import _forebay, arguments
 from forebay.batch import Batch
@@ -320,6 +320,8 @@ class LocalCluster(Cluster):
         # Shows which credentials this process has.
         self._bearer = ""
         self._passing: threading.Thread | None = None
+        # Name of the dataset at the server, after it was opened.
+        self._name: str | None = None
         super().__init__([server.url], options)
 
     @property
@@ -357,8 +359,18 @@ class LocalCluster(Cluster):
                 f"{error}; `forebay stop`, or `python -m forebay stop`, stops the server, and the next forebay.open starts it with its own "
                 "key and settings"
             ) from error
-        self._opened_by = server
+        self._opened_by, self._name = server, opened["dataset"]
         return opened["dataset"]
+
+    def url_of(self, dataset: str) -> str | None:
+        """Returns the path or URL of the dataset, without a user, a password and a query."""
+        url = str(self._request["url"])
+        if dataset != self._name:
+            return None
+        if "://" not in url:
+            return url
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def pass_again(self, server: int) -> None:
         """Passes the credentials to a server that was started after it had opened the dataset. Does not block.

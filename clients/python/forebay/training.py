@@ -298,6 +298,7 @@ class TrainingDataset(Generic[Item]):
     def _state_at(self, epoch: int, step: int) -> dict[str, Any]:
         plan = self._plan()
         summary, request = plan["summary"], dict(plan["request"])
+        url = self._cluster.url_of(self._request["dataset"])
         for name in (*CURSOR, "rank"):
             request.pop(name, None)
         return {
@@ -309,6 +310,7 @@ class TrainingDataset(Generic[Item]):
             "request": request,
             "epoch": epoch,
             "step": step,
+            **({} if url is None else {"url": url}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -327,7 +329,7 @@ class TrainingDataset(Generic[Item]):
         """
         check_form(state)
         state = with_names_of(state, self._request)
-        check_dataset(state, self._request)
+        check_dataset(state, self._request, self._cluster.url_of(self._request["dataset"]))
         ours, theirs = self._global_batch({**self._request, "world_size": self.world_size}), int(state["global_batch"])
         if ours != theirs:
             raise CheckpointMismatchError(

@@ -58,6 +58,10 @@ class ClusterWithValues(Cluster):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["cluster"], state["values"])  # type: ignore[misc]
 
+    def url_of(self, dataset: str) -> str | None:
+        """Returns the path or URL of a dataset as the cluster does."""
+        return self._cluster.url_of(dataset)
+
     def values(self) -> list[_forebay.ValueSet]:
         """Returns the sets of values."""
         return self._values.native()

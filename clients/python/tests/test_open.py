@@ -23,6 +23,7 @@ import pytest
 
 import forebay
 import server as servers
+from forebay.dataset import LocalCluster
 from server import Pool, until
 from test_map import is_running
 
@@ -720,6 +721,47 @@ assert next(iter(by_name)).num_rows == 50_000
     second["FOREBAY_EXIT_WHEN_IDLE"] = "1s"
     host.run(program, small, host.folder / "state", name, json.dumps(state), **second)
     until(lambda: not (host.folder / "run-2" / "forebay" / "grpc.sock").exists())
+
+
+def test_a_state_of_a_moved_folder_names_both_places_and_loads_at_the_old_path(host: Host, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    pq.write_table(pa.table({"n": range(1000)}), old / "a.parquet")
+    program = """
+import json
+old, new = sys.argv[1:]
+def ids(batches): return [batch["n"].to_numpy().tolist() for batch in batches]
+def failed(path):
+    try:
+        forebay.open(path).train(batch_size=100).load_state_dict(state)
+    except forebay.errors.CheckpointMismatchError as error:
+        return str(error)
+
+ds = forebay.open(old).train(batch_size=100)
+batches = iter(ds)
+next(batches)
+state, rest = json.loads(json.dumps(ds.state_dict())), ids(batches)
+assert state["url"] == old
+os.rename(old, new)
+message = failed(new)
+assert f"of {old}, but dataset is 'new-" in message and f"of {new}; open the dataset as {old}: another path is another dataset" in message, message
+os.symlink(new, old)
+again = forebay.open(old).train(batch_size=100)
+again.load_state_dict(state)
+assert ids(again) == rest and len(rest) == 9
+del state["url"]
+assert failed(new).endswith(f"of {new}"), "a state of an earlier version has no place"
+"""
+    host.run(program, old, new)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"), [("https://user:secret@host:80/a.parquet?token=secret", "https://host:80/a.parquet"), ("/data/a?b#c", "/data/a?b#c")]
+)
+def test_the_place_in_a_state_has_no_credentials(url: str, shown: str) -> None:
+    cluster = object.__new__(LocalCluster)
+    cluster._request, cluster._name = {"url": url}, "name"
+    assert cluster.url_of("name") == shown and cluster.url_of("other") is None
 
 
 def test_the_log_has_a_maximum_size(host: Host, flights: Path) -> None:
