@@ -29,6 +29,7 @@ from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
 from forebay.splitting import split
 from forebay.training import TrainingDataset
+from forebay.version import __version__
 
 __all__ = [
     "Batch",
@@ -49,4 +50,3 @@ __all__ = [
     "profile",
     "split",
 ]
-__version__ = "0.1.0"

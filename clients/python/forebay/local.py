@@ -22,6 +22,8 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 from forebay.binary import binary
 from forebay.errors import ServerStartError
 from forebay.folders import RELEASE_TIMEOUT_S, cache_folder, private, runtime_folder
+from forebay.local_http import get
+from forebay.version import __version__
 
 LOG = logging.getLogger("forebay")
 
@@ -43,6 +45,8 @@ DIRECTORY_IN_USE = "is used by another server"
 RETRY_S = 0.1
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
+# Time limit for the version of a running server.
+VERSION_TIMEOUT_S = 5
 # Lines of the log that are part of an exception.
 LOG_TAIL_LINES = 12
 
@@ -63,6 +67,8 @@ class LocalServer:
             raise ServerStartError(message)
         # Objects of this process that use the server.
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Server whose version was compared.
+        self._compared: int | None = None
         self.reset()
 
     @property
@@ -89,7 +95,9 @@ class LocalServer:
             return
         with self._lock:
             self._users.add(user)
-            self._start_unless_running(settings)
+            is_started = self._start_unless_running(settings)
+            if settings is not None and not is_started:
+                self._compare_version()
             if self._watcher is None:
                 watcher = threading.Thread(target=self._watch, name="forebay-server", daemon=True)
                 watcher.start()
@@ -152,12 +160,45 @@ class LocalServer:
         with self._connect() as connection:
             return _peer(connection)
 
-    def _start_unless_running(self, settings: Mapping[str, Any] | None) -> None:
-        if self.is_running():
+    def http_socket(self) -> Path:
+        """Returns the socket of the dashboard.
+
+        Raises:
+            OSError: The server has another address for it.
+        """
+        http: Any = self.last_start().get("settings", {}).get("http")
+        if http is not None and not str(http).startswith("unix:"):
+            raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
+        return self.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
+
+    def _compare_version(self) -> None:
+        """Logs once if the running server, which another process has started, has another version than this package."""
+        try:
+            pid = self.pid()
+            if pid == self._compared:
+                return
+            self._compared = pid
+            version = get(self.http_socket(), "/api/v1/overview", VERSION_TIMEOUT_S)["server"]["version"]
+        except (OSError, ValueError, LookupError, TypeError):
+            # The dashboard has another address, or the server ends.
             return
+        if version != __version__:
+            LOG.warning(
+                "the running server, process %s, has version %s, but this package has version %s; `forebay stop`, or `python -m forebay stop`, "
+                "stops it, and the next server has the version of the package that starts it",
+                pid,
+                version,
+                __version__,
+            )
+
+    def _start_unless_running(self, settings: Mapping[str, Any] | None) -> bool:
+        """Starts the server if it is not running. Returns true if this process has started it."""
+        if self.is_running():
+            return False
         private(self.folder)
         with _locked(self.folder / "lock", self.is_running):
-            if not self.is_running():
+            is_needed = not self.is_running()
+            if is_needed:
                 # A server that stopped has removed its socket, one that was killed has not.
                 continues = settings is None or (not settings and self.socket.exists())
                 last = self.last_start()
@@ -167,6 +208,7 @@ class LocalServer:
                     place = error.filename or self.folder
                     message = f"the server does not start: {place}: {error.strerror or error}"
                     raise ServerStartError(f"{message}; its socket and its log are in {self.folder}") from error
+        return is_needed
 
     def last_cache_folder(self) -> Path | None:
         """Returns the cache folder of the last start, or None if it is unknown."""

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Callable, Sequence
 
 from forebay import folders
 from forebay.errors import ServerStartError
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str]) -> None:
 def status() -> None:
     """Prints the server, its datasets and its cache."""
     server = _running()
-    overview, datasets = get(_http_socket(server), "/api/v1/overview"), get(_http_socket(server), "/api/v1/datasets")["datasets"]
+    socket = server.http_socket()
+    overview, datasets = get(socket, "/api/v1/overview"), get(socket, "/api/v1/datasets")["datasets"]
     about = overview["server"]
     print(f"server   {server.url}, process {server.pid()}, version {about['version']}, up {about['uptime_seconds']:.0f} s")
     for name, value in server.last_start().get("settings", {}).items():
@@ -92,7 +93,7 @@ def stop() -> None:
 
 def serve_dashboard(port: int) -> None:
     """Serves the dashboard until Ctrl-C."""
-    with Dashboard(_http_socket(_running()), port) as dashboard:
+    with Dashboard(_running().http_socket(), port) as dashboard:
         print(dashboard.url, flush=True)
         try:
             dashboard.serve_forever()
@@ -155,18 +156,6 @@ def _pid(server: LocalServer) -> int | None:
         return server.pid()
     except OSError:
         return None
-
-
-def _http_socket(server: LocalServer) -> Path:
-    """Returns the socket of the dashboard.
-
-    Raises:
-        OSError: The server has another address for it.
-    """
-    http: Any = server.last_start().get("settings", {}).get("http")
-    if http is not None and not str(http).startswith("unix:"):
-        raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
-    return server.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
 
 
 def _used_bytes(folder: Path) -> int:

@@ -34,13 +34,18 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def get(path: Path, resource: str) -> Any:
+def get(path: Path, resource: str, timeout: float = TIMEOUT_S) -> Any:
     """Returns the JSON of a resource of the server at a Unix socket.
+
+    Args:
+        path: The socket.
+        resource: Path of the resource.
+        timeout: Maximum time in seconds without an answer.
 
     Raises:
         OSError: The server is not reachable, or it rejects the request.
     """
-    connection = UnixConnection(path)
+    connection = UnixConnection(path, timeout)
     try:
         connection.request("GET", resource)
         answer = connection.getresponse()

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import forebay
 import server as servers
 from server import until
 from test_map import is_running
@@ -99,6 +100,26 @@ def test_a_new_server_uses_the_present_cache_home_and_the_command_shows_the_last
     assert f"removed  {caches['own']}" in command(host, "cache", "--clear", "--state").stdout
     assert [path.name for path in foreign.parent.iterdir()] == ["data.txt"]
     assert start() == first
+
+
+def test_a_running_server_of_another_version_is_logged_once(host: Host, rows: Path) -> None:  # noqa: F811
+    program = """
+from forebay import local
+local.__version__ = sys.argv[2]
+datasets = [forebay.open(sys.argv[1]) for _ in range(2)]
+print("opened", flush=True)
+sys.stdin.readline()
+"""
+    keeper = host.start(program, rows, forebay.__version__)
+    try:
+        assert keeper.stdout is not None and keeper.stdout.readline() == "opened\n"
+        for version, lines in ((forebay.__version__, 0), ("99.0", 1)):
+            _, err = host.start(program, rows, version).communicate("\n", timeout=TIMEOUT_S)
+            expected = f"process {host.pid()}, has version {forebay.__version__}, but this package has version {version}; `forebay stop`"
+            assert err.count("version") == 3 * lines and (expected in err) == bool(lines), err
+    finally:
+        _, err = keeper.communicate("\n", timeout=TIMEOUT_S)
+    assert "version" not in err, "the process has started the server itself"
 
 
 def test_a_stop_while_the_server_ends_or_starts_again_says_what_happened(host: Host, rows: Path) -> None:  # noqa: F811
