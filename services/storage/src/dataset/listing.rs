@@ -350,7 +350,7 @@ mod tests {
         let before = reads.file_system_permit().await;
         assert_eq!((of_link.free(), of_target.free()), (2, 3));
         drop(before);
-        assert!(is_directory(&location, reads).await);
+        assert!(is_directory(&location, reads).await.unwrap());
         let after = reads.file_system_permit().await;
         assert_eq!((of_link.free(), of_target.free()), (3, 2));
         drop(after);

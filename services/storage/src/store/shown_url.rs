@@ -52,7 +52,7 @@ pub fn check_url(url: &str) -> Result<(), Error> {
 
 /// Parts of a text with a URL. It need not be well-formed.
 struct Parts<'a> {
-    /// What precedes the user or the host: the scheme, its slashes, and other text before the URL.
+    /// Text before the user or the host: the scheme, its slashes, and other text before the URL.
     start: &'a str,
     /// User and password.
     user: Option<&'a str>,
