@@ -25,3 +25,4 @@ mod secrets;
 pub(crate) mod shown_url;
 pub(crate) mod state;
 pub(crate) mod target;
+mod unescaped;

@@ -1,19 +1,23 @@
 //! Secrets in the variables of a store, which its errors must not contain.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, ops::Range, path::Path, sync::Arc};
 
 use object_store::Error;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::Value;
+
+use super::{shown_url::user_of, unescaped::Unescaped};
 
 /// Shorter values are not redacted, in characters. They are no secrets, and occur in texts by chance.
 const MIN_CHARS: usize = 4;
+/// Shorter values are redacted only as whole words, because they are parts of other words by chance, in characters.
+const MIN_PART_CHARS: usize = 8;
 /// Shorter lines of a value are not redacted, in characters.
 const MIN_LINE_CHARS: usize = 8;
 /// Maximum size of a file of credentials whose contents are redacted, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Characters that are not encoded in a query.
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Values that are not redacted: those of tests and emulators, and names of algorithms.
+const WELL_KNOWN: &[&str] =
+    &["AES256", "aws:kms", "aws:kms:dsse", "dummy", "fake", "minioadmin", "mock", "sse-c", "test", "testing"];
 
 /// Variables, without their prefix, whose values are shown in errors: names, places, times and switches. All others are secret.
 const PUBLIC: &[&str] = &[
@@ -79,6 +83,8 @@ const PUBLIC: &[&str] = &[
     "USE_FABRIC_ENDPOINT",
     "VIRTUAL_HOSTED_STYLE_REQUEST",
 ];
+/// Variable, without its prefix, with a URL of which only the user and the password are secret.
+const PROXY: &str = "PROXY_URL";
 /// Variables, without their prefix, with the path of a file that contains secrets.
 const SECRET_FILES: &[&str] = &[
     "APPLICATION_CREDENTIALS",
@@ -88,15 +94,42 @@ const SECRET_FILES: &[&str] = &[
     "SERVICE_ACCOUNT_PATH",
     "WEB_IDENTITY_TOKEN_FILE",
 ];
-/// Fields of JSON documents whose values are shown in errors.
-const PUBLIC_FIELDS: &[&str] =
-    &["client_email", "gcs_base_url", "project_id", "quota_project_id", "token_uri"];
+/// Fields of JSON documents whose texts are shown in errors: names, places and kinds. Those of all other fields are secret.
+const PUBLIC_FIELDS: &[&str] = &[
+    "account",
+    "audience",
+    "auth_provider_x509_cert_url",
+    "auth_uri",
+    "client_email",
+    "client_id",
+    "client_x509_cert_url",
+    "gcs_base_url",
+    "project_id",
+    "quota_project_id",
+    "service_account_impersonation_url",
+    "subject_token_type",
+    "token_info_url",
+    "token_uri",
+    "token_url",
+    "type",
+    "universe_domain",
+];
 
 /// Texts that are replaced in errors of a store by the name of the variable that contains them. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Secrets {
-    /// Each text with the name of its variable; the longest first.
-    texts: Arc<[(String, String)]>,
+    secrets: Arc<[Secret]>,
+}
+
+/// A secret of a variable.
+struct Secret {
+    /// Name of its variable.
+    name: String,
+    verbatim: Vec<u8>,
+    /// The secret without escapes and white space.
+    unescaped: Vec<u8>,
+    /// True if it is replaced only as a whole word.
+    is_word: bool,
 }
 
 impl Secrets {
@@ -109,36 +142,64 @@ impl Secrets {
                 if let Some(contents) = read_file(value) {
                     add(&mut texts, name, &contents);
                 }
+            } else if short == PROXY {
+                add_user(&mut texts, name, value);
             } else if !PUBLIC.contains(&short.as_str()) {
                 add(&mut texts, name, value);
             }
         }
-        texts.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        texts.sort_by(|(a, _), (b, _)| a.cmp(b));
         texts.dedup_by(|(a, _), (b, _)| a == b);
-        Self { texts: texts.into() }
+        let secrets = texts.into_iter().map(|(text, name)| {
+            let unescaped = Unescaped::of(&text).bytes;
+            let shortest = text.chars().count().min(unescaped.len());
+            Secret { name, verbatim: text.into_bytes(), unescaped, is_word: shortest < MIN_PART_CHARS }
+        });
+        Self { secrets: secrets.collect() }
     }
 
     /// True if there is nothing to replace.
     pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty()
+        self.secrets.is_empty()
     }
 
-    /// Replaces each secret in `text` by the name of its variable.
+    /// Replaces each secret in `text` by the name of its variable, however its characters are escaped and wrapped.
     pub(super) fn redact(&self, text: &str) -> String {
-        let (mut redacted, mut rest) = (String::with_capacity(text.len()), text);
-        while let Some(next) = rest.chars().next() {
-            match self.texts.iter().find(|(secret, _)| rest.starts_with(secret.as_str())) {
-                Some((secret, name)) => {
-                    redacted.push_str(&format!("(value of {name})"));
-                    rest = &rest[secret.len()..];
-                }
-                None => {
-                    redacted.push(next);
-                    rest = &rest[next.len_utf8()..];
-                }
-            }
+        // A character before a secret can look like the begin of an escape, so that the secret is found only as it is.
+        let mut found = self.found(&Unescaped::verbatim(text), |secret| &secret.verbatim);
+        found.extend(self.found(&Unescaped::of(text), |secret| &secret.unescaped));
+        for (place, _) in &mut found {
+            // A secret that is no text after its escapes can begin or end inside of a character.
+            *place = text.floor_char_boundary(place.start)..text.ceil_char_boundary(place.end);
         }
+        // Of those at the same place, the longest.
+        found.sort_by_key(|(place, _)| (place.start, std::cmp::Reverse(place.end)));
+        let (mut redacted, mut end) = (String::with_capacity(text.len()), 0);
+        for (place, secret) in found {
+            if place.start >= end {
+                redacted.push_str(&text[end..place.start]);
+                redacted.push_str(&format!("(value of {})", secret.name));
+            }
+            end = end.max(place.end);
+        }
+        redacted.push_str(&text[end..]);
         redacted
+    }
+
+    /// Places of the secrets in a text, which can overlap: of each place at which any begins, the longest. `form` is the form of the
+    /// secrets in the text.
+    fn found(&self, text: &Unescaped, form: fn(&Secret) -> &[u8]) -> Vec<(Range<usize>, &Secret)> {
+        let longest = |at: usize| {
+            let fits = |secret: &&Secret| {
+                let form = form(secret);
+                form.len() >= MIN_CHARS
+                    && text.bytes[at..].starts_with(form)
+                    && (!secret.is_word || text.is_word(at, at + form.len()))
+            };
+            let secret = self.secrets.iter().filter(fits).max_by_key(|secret| form(secret).len())?;
+            Some((text.place(at, at + form(secret).len()), secret))
+        };
+        (0..text.bytes.len()).filter_map(longest).collect()
     }
 
     /// Replaces each secret in an error. Its kind stays the same.
@@ -191,48 +252,66 @@ pub(super) fn read_file(path: impl AsRef<Path>) -> Option<String> {
     if is_small { fs::read_to_string(path).ok() } else { None }
 }
 
-/// Adds the forms in which errors can contain `value`: as it is, a line of it, a text in the JSON document or the signature in the query
+/// Adds the parts of `value` that errors can contain: all of it, a line of it, a text in the JSON document or the signature in the query
 /// that it is.
 fn add(texts: &mut Vec<(String, String)>, name: &str, value: &str) {
-    add_forms(texts, name, value);
-    for line in value.lines().filter(|line| line.trim().chars().count() >= MIN_LINE_CHARS) {
-        add_forms(texts, name, line);
-    }
-    if let Ok(document) = serde_json::from_str::<Value>(value) {
-        add_fields(texts, name, &document);
+    match serde_json::from_str::<Value>(value) {
+        // Lines of a document have public fields, too.
+        Ok(document @ (Value::Object(_) | Value::Array(_))) => {
+            add_text(texts, name, value);
+            add_fields(texts, name, &document);
+        }
+        Ok(Value::String(text)) => {
+            add_lines(texts, name, value);
+            add_lines(texts, name, &text);
+        }
+        Ok(Value::Null | Value::Bool(_) | Value::Number(_)) | Err(_) => add_lines(texts, name, value),
     }
     for signature in value.split(['?', '&']).filter_map(|part| part.strip_prefix("sig=")) {
-        add_forms(texts, name, signature);
-        add_forms(texts, name, &percent_decode_str(signature).decode_utf8_lossy());
+        add_text(texts, name, signature);
+    }
+}
+
+/// Adds a text and its lines.
+fn add_lines(texts: &mut Vec<(String, String)>, name: &str, text: &str) {
+    add_text(texts, name, text);
+    for line in text.lines().filter(|line| line.trim().chars().count() >= MIN_LINE_CHARS) {
+        add_text(texts, name, line);
     }
 }
 
 fn add_fields(texts: &mut Vec<(String, String)>, name: &str, document: &Value) {
     match document {
-        Value::String(text) => {
-            add_forms(texts, name, text);
-            for line in text.lines().filter(|line| line.trim().chars().count() >= MIN_LINE_CHARS) {
-                add_forms(texts, name, line);
-            }
-        }
+        Value::String(text) => add_lines(texts, name, text),
         Value::Array(items) => items.iter().for_each(|item| add_fields(texts, name, item)),
         Value::Object(fields) => {
-            let secret = fields.iter().filter(|(field, _)| !PUBLIC_FIELDS.contains(&field.as_str()));
+            let is_public = |field: &str, value: &Value| value.is_string() && PUBLIC_FIELDS.contains(&field);
+            let secret = fields.iter().filter(|(field, value)| !is_public(field, value));
             secret.for_each(|(_, value)| add_fields(texts, name, value));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// Adds a text, and the forms that it has in URLs and in quotes.
-fn add_forms(texts: &mut Vec<(String, String)>, name: &str, text: &str) {
-    let (quoted, json) = (format!("{text:?}"), Value::from(text).to_string());
-    let encoded = utf8_percent_encode(text, UNRESERVED).to_string();
+/// Adds the user and the password of a URL, together and alone.
+fn add_user(texts: &mut Vec<(String, String)>, name: &str, url: &str) {
+    // The scheme can be missing.
+    let user = user_of(url).or_else(|| url.rsplit_once('@').map(|(user, _)| user));
+    let Some(user) = user else { return };
+    add_text(texts, name, user);
+    if let Some((user, password)) = user.split_once(':') {
+        add_text(texts, name, user);
+        add_text(texts, name, password);
+    }
+}
+
+/// Adds a text, and the form that it has as a URL. Its escaped forms are found without being added.
+fn add_text(texts: &mut Vec<(String, String)>, name: &str, text: &str) {
+    let text = text.trim();
     let url = url::Url::parse(text).map(String::from).unwrap_or_default();
-    let inside = |quoted: &str| quoted[1..quoted.len() - 1].to_owned();
-    let forms = [text.to_owned(), text.trim().to_owned(), inside(&quoted), inside(&json), encoded, url];
-    let long = forms.into_iter().filter(|form| form.chars().count() >= MIN_CHARS);
-    texts.extend(long.map(|form| (form, name.to_owned())));
+    let is_secret = |text: &String| text.chars().count() >= MIN_CHARS && !WELL_KNOWN.contains(&text.as_str());
+    let forms = [text.to_owned(), url].into_iter().filter(is_secret);
+    texts.extend(forms.map(|form| (form, name.to_owned())));
 }
 
 #[cfg(test)]
@@ -270,6 +349,101 @@ mod tests {
             assert_eq!(secrets.redact(text), expected);
         }
         assert!(Secrets::of(&[("AWS_REGION", "eu-central-1"), ("AWS_ALLOW_HTTP", "true")]).is_empty());
+    }
+
+    #[test]
+    fn a_secret_is_replaced_however_a_store_has_escaped_it() {
+        let secrets = Secrets::of(&[
+            ("AWS_SESSION_TOKEN", "token/x+y=="),
+            ("AZURE_STORAGE_SAS_KEY", "sv=2021&sig=sign%2Bature%3D"),
+            ("AWS_SECRET_ACCESS_KEY", "pass w\u{f6}rd\\n1"),
+        ]);
+        for text in [
+            "token/x+y==",
+            "token\\/x+y==",
+            "token\\/x\\u002by\\u003D\\u003d",
+            "token&#x2F;x&#43;y==",
+            "token&sol;x&plus;y&equals;=",
+            "token%2fx%2by%3d%3d",
+            "token%252Fx%252By%253D%253D",
+            "token/\n   x+y=\n=",
+            "tok\\nen/x+y\\r\\n==",
+        ] {
+            assert_eq!(secrets.redact(&format!("<a {text}>")), "<a (value of AWS_SESSION_TOKEN)>", "{text}");
+        }
+        for text in
+            ["sign%2Bature%3D", "sign%2bature%3d", "sign+ature=", "sign%252Bature%253D", "sign&#43;ature="]
+        {
+            let shown = secrets.redact(&format!("sv=2021&amp;se=1&amp;sig={text}&amp;x"));
+            assert_eq!(shown, "sv=2021&amp;se=1&amp;sig=(value of AZURE_STORAGE_SAS_KEY)&amp;x", "{text}");
+        }
+        for text in
+            ["pass w\u{f6}rd\\n1", "pass%20w%C3%B6rd%5Cn1", "pass w\\u00f6rd\\\\n1", "pass w&#246;rd&bsol;n1"]
+        {
+            assert_eq!(secrets.redact(text), "(value of AWS_SECRET_ACCESS_KEY)", "{text}");
+        }
+        // The backslash and the first letter of the secret are no escape.
+        let secrets = Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "n0-secret")]);
+        assert_eq!(secrets.redact("C:\\n0-secret"), "C:\\(value of AWS_SECRET_ACCESS_KEY)");
+        assert_eq!(secrets.redact("\u{f6}%C3%B6\\"), "\u{f6}%C3%B6\\");
+        let secrets = Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "%B6abcdefg")]);
+        assert_eq!(secrets.redact("a \u{f6}abcdefg"), "a (value of AWS_SECRET_ACCESS_KEY)");
+        // Secrets overlap.
+        let secrets =
+            Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "abcdefgh"), ("AWS_SESSION_TOKEN", "ghijklmn")]);
+        assert_eq!(secrets.redact("<abcdefghijklmn>"), "<(value of AWS_SECRET_ACCESS_KEY)>");
+    }
+
+    #[test]
+    fn public_fields_of_a_service_account_and_short_or_known_values_do_not_hide_other_texts() {
+        let account = r#"{
+  "type": "service_account",
+  "project_id": "proj-1",
+  "private_key_id": "abcdef123456",
+  "private_key": "-----BEGIN PRIVATE KEY-----\nMIIEvSECRET\n-----END PRIVATE KEY-----\n",
+  "client_email": "a@proj-1.iam.gserviceaccount.com",
+  "client_id": "123456",
+  "auth_uri": "https://accounts.google.com/o/oauth2/auth",
+  "token_uri": "https://oauth2.googleapis.com/token",
+  "universe_domain": "googleapis.com",
+  "other": "unknown-field"
+}"#;
+        let secrets = Secrets::of(&[("GOOGLE_SERVICE_ACCOUNT_KEY", account)]);
+        let public =
+            "https://storage.googleapis.com/service_account/123456 https://accounts.google.com/o/oauth2/auth";
+        assert_eq!(secrets.redact(public), public);
+        for text in ["MIIEvSECRET", "abcdef123456", "unknown-field", account] {
+            assert_eq!(secrets.redact(text), "(value of GOOGLE_SERVICE_ACCOUNT_KEY)");
+        }
+
+        let known = [("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")];
+        assert!(Secrets::of(&known).is_empty());
+        let secrets = Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "minio")]);
+        for (text, expected) in [
+            ("http://minio-1:9/minio_data/minios", "http://minio-1:9/minio_data/minios"),
+            ("key=minio&x", "key=(value of AWS_SECRET_ACCESS_KEY)&x"),
+            (
+                "%2Fminio%2f 'minio'",
+                "%2F(value of AWS_SECRET_ACCESS_KEY)%2f '(value of AWS_SECRET_ACCESS_KEY)'",
+            ),
+        ] {
+            assert_eq!(secrets.redact(text), expected);
+        }
+    }
+
+    #[test]
+    fn of_a_proxy_only_the_user_and_the_password_are_secret() {
+        assert!(Secrets::of(&[("AWS_PROXY_URL", "http://127.0.0.1:9")]).is_empty());
+        let secrets = Secrets::of(&[("AWS_PROXY_URL", "http://someuser:p%40ss/word@proxy:3128")]);
+        for (text, expected) in [
+            ("http://proxy:3128/x", "http://proxy:3128/x"),
+            ("http://someuser:p%40ss/word@proxy:3128", "http://(value of AWS_PROXY_URL)@proxy:3128"),
+            ("wrong password p@ss%2Fword", "wrong password (value of AWS_PROXY_URL)"),
+        ] {
+            assert_eq!(secrets.redact(text), expected);
+        }
+        let secrets = Secrets::of(&[("AWS_PROXY_URL", "hidden-token@proxy:3128")]);
+        assert_eq!(secrets.redact("hidden-token@proxy"), "(value of AWS_PROXY_URL)@proxy");
     }
 
     #[test]

@@ -50,6 +50,11 @@ pub fn check_url(url: &str) -> Result<(), Error> {
     Err(Error::Invalid { url: parts.to_string(), detail: detail.to_owned() })
 }
 
+/// Returns the user and the password of a URL, also of one that is not well-formed.
+pub(super) fn user_of(url: &str) -> Option<&str> {
+    Parts::of(url)?.user
+}
+
 /// Parts of a text with a URL. It need not be well-formed.
 struct Parts<'a> {
     /// Text before the user or the host: the scheme, its slashes, and other text before the URL.
