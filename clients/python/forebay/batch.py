@@ -92,6 +92,10 @@ class Batch:
         """Number of rows, including padding."""
         return len(self._batch)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        # Notebooks complete batch["...
+        return self.keys()
+
     def keys(self) -> list[str]:
         """Returns the names of the columns and tensors, in order."""
         return self._batch.names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 from typing import Any, Mapping
 
@@ -187,7 +188,8 @@ def _shown(value: Any) -> str:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    # A number of NumPy is an Integral.
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _has_expressions(request: Mapping[str, Any], of_rows_only: bool = False) -> bool:

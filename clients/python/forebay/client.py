@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import logging
 import operator
 import os
 import re
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
 Shuffle = Union[bool, int, Mapping[str, Any], None]
+
+LOG = logging.getLogger("forebay")
 
 # The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -587,6 +590,8 @@ def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
             f"shuffle is {shuffle!r}, expected True, False, a number of rows of at least 1, or a mode such as "
             "{'window_rows': 100000}, {'global': {}} or {'none': {}}"
         )
+    if rows == 1:
+        LOG.warning("shuffle is 1: each window has one block, so that rows stay close to their neighbors; True has windows of the default size")
     return {"window_rows": rows}
 
 

@@ -40,6 +40,16 @@ MAX_CPU_THREADS = 1024
 # Begin of a URL of an object store or HTTP server. With too few slashes it is no path, but a mistake that the server refuses. It may have
 # a password, which no name or error must contain.
 URL_START = re.compile(r"\s*(https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
+# Arguments of loaders of other libraries, with what to use in their place.
+HINTS = {
+    "drop_last": "use remainder='DROP'",
+    "num_workers": "the server decodes in its own threads; use .map(f, workers=...) for a function of yours, or num_workers of a DataLoader",
+    "collate_fn": "batches are already collated; use tensors=, or .map(f) for a function of a batch",
+    "transform": "use select= or .map(f)",
+    "where": "use filter=",
+    "sampler": "use shuffle=, filter= or mix=",
+    "world": "use world_size=",
+}
 # In place of the process id of a server that was not running.
 NO_PROCESS = 0
 
@@ -212,7 +222,12 @@ class Dataset:
         Returns:
             A training dataset.
         """
+        _check_names("train", options, Client.train, HINTS)
         return self._client.train(self._name, **self._in_part(options))
+
+    def __iter__(self) -> Any:
+        """Raises TypeError, which says how to iterate over batches."""
+        raise TypeError("a Dataset is not iterable; iterate over its batches with .train(batch_size=...) or, in stored order, .eval(batch_size=...)")
 
     def eval(self, *, batch_size: int, **request: Any) -> TrainingDataset:
         """Returns the rows in their stored order, each once over all ranks, for an evaluation.
@@ -224,6 +239,7 @@ class Dataset:
         Returns:
             A training dataset. Each iteration has the same batches.
         """
+        _check_names("eval", request, Client.train, HINTS)
         return self._client.eval(self._name, batch_size=batch_size, **self._in_part(request))
 
     def split(
@@ -244,6 +260,7 @@ class Dataset:
         Raises:
             ValueError: Neither or both of `fraction` and `at` are given, or the fraction is not between 0 and 1.
         """
+        arguments.text("by", by)
         divisions = self._divisions
         if fraction is not None:
             while (by, seed) in divisions:
@@ -444,11 +461,25 @@ def _check_options(options: Mapping[str, Any]) -> None:
     """
     known = [name for name, parameter in inspect.signature(connect).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
     own = [name for name, parameter in inspect.signature(open).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    _check_known("open", options, [*own, *known], {})
+
+
+def _check_names(function: str, options: Mapping[str, Any], method: Any, hints: Mapping[str, str]) -> None:
+    """Checks the names of the options of a method of `Client`.
+
+    Raises:
+        TypeError: It has no such option.
+    """
+    parameters = inspect.signature(method).parameters.items()
+    _check_known(function, options, [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY], hints)
+
+
+def _check_known(function: str, options: Mapping[str, Any], known: Sequence[str], hints: Mapping[str, str]) -> None:
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, [*own, *known], 1)
-            hint = f", did you mean '{near[0]}'?" if near else ""
-            raise TypeError(f"open() got an unexpected keyword argument '{name}'{hint}")
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; {hints[name]}" if name in hints else f", did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
 
 
 def _without_dataset(method: Any) -> inspect.Signature:

@@ -58,6 +58,7 @@ def _temporary_path(remedy: str) -> Path:
     """Returns the path of `temporary_folder`, which may not exist."""
     named = [os.environ[name] for name in TEMPORARY_VARIABLES if os.environ.get(name)]
     places = [os.path.abspath(place) for place in (*named, *TEMPORARY_PLACES)]
+    found = ""
     try:
         found = os.path.abspath(tempfile.gettempdir())
         # The last resort of `tempfile` is the current folder, in which no process looks for a server.

@@ -18,6 +18,7 @@ from forebay.local import LocalServer, local_server
 from forebay.local_http import Dashboard, get
 
 STOP_TIMEOUT_S = 60
+MAX_PORT = 65535
 # In a cache folder: the state, unless the server has another one, and the lock.
 STATE, LOCK = "state", "lock"
 # Further names that servers create there. The folder of `cache_dir` can have files of other programs.
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     commands.add_parser("status", help="print the server of this host and user, its datasets and its cache")
     commands.add_parser("stop", help="stop the server of this host and user; processes that have a dataset open start it again")
     dashboard = commands.add_parser("dashboard", help="serve the dashboard of the server on a loopback port, until Ctrl-C")
-    dashboard.add_argument("--port", type=int, default=0, help="port on 127.0.0.1. Default: any free port")
+    dashboard.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1. Default: any free port")
     cache = commands.add_parser("cache", help="print the cache folders and their sizes")
     cache.add_argument("--clear", action="store_true", help="remove what is cached in the folders that no server uses")
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
@@ -126,6 +127,13 @@ def caches(clears: bool, with_state: bool) -> None:
                         folder.rmdir()
                 state = "removed, except for the snapshots" if keeps else "removed"
         print(f"{_size(size):>12}  {state:<8} {folder}")
+
+
+def _port(text: str) -> int:
+    """Returns a port of the command line."""
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, expected a number from 0 to {MAX_PORT}")
+    return int(text)
 
 
 def _remove(path: Path) -> None:

@@ -123,6 +123,42 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
             forebay.open("x.parquet", cpu_threads=threads)
 
 
+def test_a_window_of_one_row_is_logged(client: forebay.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "forebay"):
+        client.train("rows", batch_size=4, shuffle=True)
+        client.train("rows", batch_size=4, shuffle=2)
+        assert not caplog.records
+        client.train("rows", batch_size=4, shuffle=1)
+    assert "shuffle is 1: each window has one block" in caplog.text
+
+
+def test_a_state_may_have_numbers_of_numpy_and_a_batch_completes_its_columns(client: forebay.Client) -> None:
+    ds = client.train("rows", batch_size=4)
+    ds.load_state_dict({**ds.state_dict(), "epoch": np.int64(1), "step": np.int32(2)})
+    assert (ds.epoch, ds.step) == (1, 2) and type(ds.step) is int
+    batch = next(iter(ds))
+    assert batch._ipython_key_completions_() == batch.keys()
+
+
+def test_a_dataset_says_how_to_iterate_and_which_argument_is_meant() -> None:
+    ds = forebay.Dataset(object(), "name", "/data", [])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"iterate over its batches with \.train\(batch_size="):
+        list(ds)
+    for options, hint in (
+        ({"drop_last": True}, r"'drop_last'; use remainder='DROP'"),
+        ({"num_workers": 4}, r"'num_workers'; .*\.map"),
+        ({"collate_fn": list}, r"'collate_fn'; .*tensors="),
+        ({"batchsize": 4}, r"'batchsize', did you mean 'batch_size'\?"),
+        ({"qqq": 4}, r"'qqq'$"),
+    ):
+        with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument " + hint):
+            ds.train(**options)
+    with pytest.raises(TypeError, match=r"eval\(\) got an unexpected keyword argument 'drop_last'"):
+        ds.eval(batch_size=4, drop_last=True)
+    with pytest.raises(forebay.errors.RequestError, match=r"by is \['g'\], expected"):
+        ds.split(0.5, by=["g"])  # type: ignore[arg-type]
+
+
 def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> None:
     ds = client.train("rows", batch_size=4)
     for state, message in ((None, "of type NoneType"), ("x", "of type str"), ({}, "has no keys"), ({"model": {}, "data": {}}, "has the keys 'model', 'data'")):
