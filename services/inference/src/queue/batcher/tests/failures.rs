@@ -216,9 +216,7 @@ fn requests_wait_for_a_slow_worker_and_do_not_fail_at_a_suspended_one() {
     while answered.len() < 2 {
         let formed = batch(batcher.next(now));
         assert_eq!(formed.worker, good);
-        answered.extend(
-            batcher.complete(now, good, formed.batch).expect("in flight").requests.into_iter().flatten(),
-        );
+        answered.extend(batcher.complete(now, good, formed.batch).expect("in flight").into_iter().flatten());
     }
     assert_eq!(answered, [slow, waiting]);
 }
