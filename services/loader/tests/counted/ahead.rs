@@ -39,7 +39,8 @@ async fn a_short_batch_does_not_exceed_the_prefetch_budget() {
     let train = Train { batch_size: 1000, columns: vec!["id".into()], epochs: Some(100), ..Train::default() };
     // Four batches of 1,000 rows of 8 bytes, plus message overhead.
     let config = Config { prefetch_bytes: 40_000, ..Config::default() };
-    let mut batches = loader(1 << 30, 2, config).batches(job(&train, &reader), 0, 0);
+    let loader = loader(1 << 30, 2, config);
+    let mut batches = loader.batches(job(&train, &reader), 0, 0);
     // The last batch of the epoch has 7 rows.
     take(&mut batches, 11).await;
     let made = made_by_itself(&counters, 11).await;
@@ -54,7 +55,8 @@ async fn a_first_batch_is_sent_before_a_second_one_is_made_and_few_small_ones_wa
     let counters = Counters::from_zero().await;
     let reader = reader(store(&[numbered(0..20_000)], 1 << 20).await).await;
     let train = Train { batch_size: 1, columns: vec!["id".into()], ..Train::default() };
-    let mut batches = loader(1 << 30, 2, Config::default()).batches(job(&train, &reader), 0, 0);
+    let loader = loader(1 << 30, 2, Config::default());
+    let mut batches = loader.batches(job(&train, &reader), 0, 0);
     assert_eq!(made_by_itself(&counters, 0).await, 1);
     let mut taken = 0;
     for count in [1, 300] {
@@ -159,7 +161,8 @@ async fn rows_of_unknown_length_do_not_exceed_the_prefetch_budget_by_much() {
     let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
     let train = Train { batch_size: 100, shuffle: Some(shuffle), ..Train::default() };
     let config = Config { prefetch_bytes: 300_000, ..Config::default() };
-    let mut batches = loader(1 << 30, 1, config).batches(job(&train, &reader), 0, 0);
+    let loader = loader(1 << 30, 1, config);
+    let mut batches = loader.batches(job(&train, &reader), 0, 0);
     take(&mut batches, 60).await;
     // Two or three batches of 100 kB, plus some that were started before the first long one was finished.
     let made = made_by_itself(&counters, 60).await;
@@ -172,8 +175,8 @@ fn limited(max_batch_bytes: u64) -> Config {
 
 /// Checks that few of the 100 blocks are decoded for a batch that exceeds 25,000 bytes with the rows of the first three or four.
 async fn check_refused_early(counters: &Counters, train: &Train, reader: &Reader) {
-    let batches = loader(1 << 30, 2, limited(25_000)).batches(job(train, reader), 0, 0);
-    let error = drain(batches).await.unwrap_err().to_string();
+    let loader = loader(1 << 30, 2, limited(25_000));
+    let error = drain(loader.batches(job(train, reader), 0, 0)).await.unwrap_err().to_string();
     assert!(error.contains("25000"), "{error}");
     let decoded = counters.get(DECODED);
     assert!(
@@ -192,8 +195,10 @@ async fn no_further_windows_are_loaded_once_the_first_ones_make_the_batch_too_la
     let shuffle = Shuffle { window_rows: Some(10), ..Shuffle::default() };
     let train = Train { batch_size: 1000, shuffle: Some(shuffle), ..Train::default() };
     check_refused_early(&counters, &train, &reader).await;
-    let batches = loader(1 << 30, 2, limited(1_250_000)).batches(job(&train, &reader), 0, 0);
-    assert_eq!(drain(batches).await.unwrap().len(), 1, "within its limit, the batch is made of all windows");
+    // Without a loader, there are no threads for the turns of the batch.
+    let loader = loader(1 << 30, 2, limited(1_250_000));
+    let batches = drain(loader.batches(job(&train, &reader), 0, 0)).await.unwrap();
+    assert_eq!(batches.len(), 1, "within its limit, the batch is made of all windows");
 }
 
 #[tokio::test(flavor = "multi_thread")]

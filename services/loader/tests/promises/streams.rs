@@ -122,7 +122,8 @@ async fn endless_epochs_of_packs_start_immediately() {
     let reader = dataset().await;
     let group_by = vec!["query".to_owned()];
     let endless = Train { group_by, max_pack_rows: 100, epochs: Some(u64::MAX), ..train(1) };
-    let mut batches = loader(1 << 30, 2, Config::default()).batches(job(&endless, &reader), 0, 0);
+    let loader = loader(1 << 30, 2, Config::default());
+    let mut batches = loader.batches(job(&endless, &reader), 0, 0);
     let some = async {
         for _ in 0..20 {
             batches.next().await.unwrap().unwrap();
