@@ -559,7 +559,9 @@ async fn a_local_file_that_is_replaced_at_equal_size_and_time_is_never_mixed_wit
         let after = fixture.take().await.unwrap();
         assert_eq!(after.id(), before.id(), "a snapshot does not record inodes");
         let error = read_all(&reader).await.unwrap_err();
-        assert!(matches!(&error, Error::Changed { found, .. } if found.contains("replaced")), "{error}");
+        let expected =
+            if in_place { "a file that was written or whose mode" } else { "a file that replaced it" };
+        assert!(matches!(&error, Error::Changed { found, .. } if found.contains(expected)), "{error}");
         assert!(!reader.reads_current_files().await);
 
         let current = fixture.reader(&after);
