@@ -10,7 +10,7 @@
 //!   some of it.
 //! - [`Slabs`]: a pool of large buffers for values.
 //! - [`private`]: folders and files that other users cannot access.
-//! - [`catch_expected_panic`]: panics of decoders that are errors of their callers.
+//! - [`catch_expected_panic`]: catches panics of decoders on malformed input, which are errors of the input.
 //!
 //! # Memory bound
 //!

@@ -10,11 +10,11 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code of a decoder on malformed input, which can panic. The panic is the error of the caller, and no defect: a hook that asks
-/// [`is_panic_expected`] does not log it.
+/// Runs code of a decoder that can panic on malformed input. Such a panic is an error of the input, not a defect. A panic hook that calls
+/// [`is_panic_expected`] can leave it out of the log.
 ///
 /// # Errors
-/// The payload of the panic.
+/// Returns the payload of the panic.
 pub fn catch_expected_panic<T>(run: impl FnOnce() -> T) -> thread::Result<T> {
     let before = EXPECTED.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(run));
@@ -22,7 +22,7 @@ pub fn catch_expected_panic<T>(run: impl FnOnce() -> T) -> thread::Result<T> {
     outcome
 }
 
-/// True on a thread within [`catch_expected_panic`].
+/// Returns true while the current thread runs code of [`catch_expected_panic`].
 pub fn is_panic_expected() -> bool {
     // A thread that ends has no flag anymore.
     EXPECTED.try_with(Cell::get).unwrap_or(false)

@@ -288,7 +288,7 @@ pub(crate) fn recorded_turns<T>(
     timed_turns(begin, work).map(|(output, _)| output)
 }
 
-/// As [`recorded_turns`]. Also returns the total time of the turns.
+/// Does `work` as [`recorded_turns`] does, and also returns the total time of the turns.
 pub(crate) fn timed_turns<T>(
     begin: impl Fn() -> Working,
     work: impl Future<Output = T>,

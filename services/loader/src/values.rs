@@ -71,7 +71,7 @@ impl StoredValues {
         state.documents("values", "values", MAX_SET_BYTES + 4096)
     }
 
-    /// True if a request uses the set with the hash `sha256`, or reads it at the moment.
+    /// True if a request uses or is reading the set with the hash `sha256`.
     pub fn is_in_use(&self, sha256: &str) -> bool {
         let slot = self.known.lock().get(sha256).cloned();
         slot.is_some_and(|slot| slot.try_lock().map_or(true, |set| set.strong_count() > 0))

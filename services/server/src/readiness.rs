@@ -59,8 +59,8 @@ fn is_dataset_ready(services: &Services, name: &str) -> bool {
 
 /// True if a queue has a worker that is neither overdue nor suspended, its datasets are ready, and the server is not about to stop.
 ///
-/// If there are only suspended workers, the queue sends them batches nevertheless: a failing worker is better than none. But others should
-/// prefer another server, because each of these workers has failed batches that another one computed.
+/// If all workers are suspended, the queue sends them batches nevertheless, because a failing worker is better than none. The queue is still not
+/// ready, so that callers prefer another server: each of these workers has failed batches that another one computed.
 pub(crate) fn is_queue_ready(services: &Services, served: &Served) -> bool {
     let has_workers = served.queue.status().load.workers > 0;
     !services.drain.is_leaving() && has_workers && served.reads().all(|name| is_dataset_ready(services, name))

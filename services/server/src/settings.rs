@@ -569,7 +569,7 @@ impl Settings {
     }
 }
 
-/// Describes an error of a file with the place, but without the line, which may contain a secret.
+/// Describes an error in a settings file with its line number, but without the text of the line, which may contain a secret.
 fn without_lines(text: &str, error: &toml::de::Error) -> String {
     let message = shown_url(error.message());
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };

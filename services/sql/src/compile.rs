@@ -365,8 +365,8 @@ fn with_own_functions(expression: Expr) -> Result<Expr, Error> {
     Ok(replaced?.data)
 }
 
-/// Evaluates a constant number of digits before types are coerced. The type of `round` for decimals depends on the constant, but not on one
-/// that is still to be converted to `INTEGER`: comparisons would be prepared for another type than that of the result.
+/// Evaluates a constant number of digits, and converts it to `INTEGER`, before types are coerced. The type of `round` of a decimal depends on this
+/// constant, but DataFusion does not see a constant that is still to be converted. Comparisons would then be prepared for the wrong type.
 fn with_constant_digits(digits: &mut Expr) -> datafusion_common::Result<()> {
     if !digits.column_refs().is_empty() {
         return Ok(());

@@ -185,8 +185,8 @@ impl Error {
         }
     }
 
-    /// Converts an error about an object of the state. A state whose folder or bucket is missing, or is no folder, is [`Error::Unavailable`]:
-    /// datasets are not missing then, and another attempt succeeds once the state is there again.
+    /// Converts an error about an object of the state. [`Error::NotFound`] becomes [`Error::Unavailable`], for example if
+    /// the folder or bucket of the state is missing: it is not a dataset that is missing, and a retry succeeds once the state is there again.
     pub(crate) fn of_state(self, state: &str) -> Self {
         let Self::NotFound { location, detail } = self else { return self };
         let source: Box<dyn std::error::Error + Send + Sync> =

@@ -117,8 +117,7 @@ struct Worker {
     last_reply: Time,
     /// Number of computed batches.
     completed: u64,
-    /// While the worker is overdue, from the time at which a batch was due until the next reply: the time since which that batch has been
-    /// waiting.
+    /// Time since which the batch that made the worker overdue has been waiting for its reply; `None` while the worker is not overdue.
     silent_since: Option<Time>,
     record: Record,
 }

@@ -90,7 +90,7 @@ pub enum Cause {
     Worker,
     /// The features of the requests or the reply are too large: the cause is a request.
     Size,
-    /// The features of the requests could not be looked up. Neither the worker nor a request is to blame.
+    /// The features of the requests could not be looked up. The cause is neither the worker nor a request.
     Features,
 }
 

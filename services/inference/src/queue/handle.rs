@@ -11,7 +11,7 @@ use super::{
     state::{Channels, Shared, Waiting},
 };
 
-/// Maximum number of [notices](super::Notice) of a worker that wait to be received. Further ones are dropped.
+/// Maximum number of [notices](super::Notice) of a worker that have not been received. Further ones are dropped.
 const MAX_NOTICES: usize = 16;
 
 /// A queue of requests that carry a payload `P` and are answered with a result `R`. Cheap to clone.

@@ -1,8 +1,8 @@
-//! Notices for a worker on whether it receives batches.
+//! Notices about a worker: whether it receives batches.
 
 use std::time::Duration;
 
-/// Change of whether a worker receives batches.
+/// Event after which a worker receives no batches, or receives them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// The worker is overdue and receives no batches until it replies.

@@ -94,7 +94,7 @@ pub struct QueueStatus {
     pub load: Load,
     /// Up to 16 of the [overdue](Load::overdue_workers) workers, the one that has not replied for the longest time first.
     pub silent_workers: Vec<SilentWorker>,
-    /// Up to 16 of the [suspended](Load::suspended_workers) workers, the one with the longest suspension ahead first.
+    /// Up to 16 of the [suspended](Load::suspended_workers) workers, the one with the longest remaining suspension first.
     pub suspended_workers: Vec<SuspendedWorker>,
     /// Learned cost of a batch.
     pub model: Coefficients,

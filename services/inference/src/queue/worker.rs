@@ -35,8 +35,8 @@ impl<P: Clone, R> Worker<P, R> {
         self.batches.recv().await
     }
 
-    /// Returns the notices on whether the worker receives batches, which may be received in another task. The result of a further call
-    /// has none. Notices are dropped while 16 wait.
+    /// Returns the receiver of the notices about the worker, which may be used in another task. The receivers of later calls get none. At most 16
+    /// notices wait to be received; further ones are dropped.
     pub fn notices(&mut self) -> mpsc::Receiver<Notice> {
         let (_, none) = mpsc::channel(1);
         std::mem::replace(&mut self.notices, none)

@@ -131,7 +131,7 @@ impl NextUse {
         StreamProgress { forecast: self.clone(), schedule, stream }
     }
 
-    /// Forgets the ended streams whose requests have sets of values, which stay in memory as long as the jobs of these streams.
+    /// Removes jobs with sets of values whose streams have all ended, because a job keeps its sets in memory.
     pub(crate) fn forget_ended_with_sets(&self) {
         self.shared.schedules.write().retain(|schedule| {
             schedule.job.train().values.is_empty()

@@ -140,8 +140,8 @@ struct Names {
     stored: u128,
 }
 
-/// Name under which counts are kept and stored. A local file can be replaced by one of equal size and time, which does not change the
-/// snapshot; its rows are counted anew, because the inodes and times of change are a part of the name.
+/// Returns the name under which counts are kept and stored. A hash of the inodes and change times of local files, `pins`, is a part of it. After
+/// a file was replaced by one of equal size and modification time, which does not change the snapshot, its rows are therefore counted again.
 fn stored_name(identity: u128, pins: Option<u64>) -> u128 {
     match pins {
         Some(pins) => Identity::new("counts of pinned files", SEMANTICS).part(identity).number(pins).hash(),

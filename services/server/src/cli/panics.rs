@@ -1,4 +1,4 @@
-//! Panics in the log, in its format.
+//! Logging of panics in the format of the log.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -7,7 +7,7 @@ use std::{
 
 use forebay_cache::is_panic_expected;
 
-/// Logs the panics of this process, except those of decoders, which are errors of their callers. Call once.
+/// Installs a hook that logs the panics of this process, except those of decoders on malformed input. Call once.
 pub(super) fn log_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

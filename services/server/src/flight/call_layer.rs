@@ -336,7 +336,7 @@ impl Drop for Call {
     }
 }
 
-/// Code of an error of tonic about a message of the caller, if tonic has chosen another one.
+/// Returns the right code for an error of tonic about a message of the caller; `None` if the code of tonic is right.
 fn corrected(headers: &http::HeaderMap) -> Option<Code> {
     match Code::from_bytes(headers.get("grpc-status")?.as_bytes()) {
         // A message over the size limit. No handler here returns that code.
@@ -350,7 +350,7 @@ fn corrected(headers: &http::HeaderMap) -> Option<Code> {
     }
 }
 
-/// Begin of the message of each error of the Protobuf decoder.
+/// Prefix of the messages of all errors of the Protobuf decoder.
 const MALFORMED: &str = "failed to decode Protobuf message";
 
 /// True for codes that mean a failure of the server, by the semantic conventions of OpenTelemetry.

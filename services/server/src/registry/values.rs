@@ -1,8 +1,8 @@
 //! Sets of values in the state, which filters of requests refer to.
 //!
 //! A set is stored once, named by its hash. Each tenant that has sent it is charged its size. Charges are in the state, so that all servers
-//! with this state count them. A set is kept for an hour after its last upload, and then as long as a job record refers to it and its tenant
-//! has room: the least recently used sets of a tenant give way to a new one. Clients send a missing set again.
+//! with this state count them. A set is kept for an hour after its last upload. After that, it is kept as long as a job record refers to it and
+//! its tenant has room. If a tenant has no room for a new set, its least recently used sets are evicted. Clients send a missing set again.
 //!
 //! - `known`: the sets of each tenant in memory, so that an upload does not list the state.
 
@@ -36,19 +36,19 @@ struct Limits {
     sets: usize,
 }
 
-/// Limits of a tenant: eight of the largest sets. If it has the maximum number of sets, they have 64 KiB on average. A filter can have as much
-/// in its text. The time of a listing grows with the number of sets.
+/// Limits of a tenant. The bytes are those of eight sets of the maximum size. The number of sets is limited because the time of a listing grows
+/// with it. A tenant at both limits has sets of 64 KiB on average; a smaller list of values fits into the text of a filter.
 const TENANT_LIMITS: Limits = Limits { bytes: 256 << 20, sets: 4096 };
-/// Part of the maximum number of sets that give way at once, so that not each upload of a small set lists the state.
+/// One in this many of the maximum number of sets is evicted at once, so that not each upload of a small set lists the state.
 const SETS_AT_ONCE: usize = 16;
 /// Maximum size of a charge, in bytes.
 const MAX_CHARGE_BYTES: u64 = 16 << 10;
-/// Time after its upload for which a set is kept without a job record, and does not give way to another one. A stream writes the record only
-/// after the rows of the filter are counted, which can take long.
+/// Time after its upload for which a set is kept without a job record, and is not evicted. A stream writes the record only after the rows of
+/// the filter are counted, which can take long.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
 /// Interval at which unused sets are removed, and the sets of all tenants are listed.
 const REMOVED_EVERY: Duration = Duration::from_secs(600);
-/// Time after a listing within which an upload that does not fit is rejected without another one, if no set can give way.
+/// Time after a listing within which an upload that does not fit, and for which no set can be evicted, is rejected without another listing.
 const LISTED_FOR: Duration = Duration::from_secs(5);
 /// Number of digits of the name of a charge that identify the tenant.
 const TENANT_DIGITS: usize = 16;
@@ -64,8 +64,8 @@ pub(crate) struct Values {
     jobs: Jobs,
     /// Sets that the streams of this server use.
     stored: StoredValues,
-    /// Sets that were listed, and those that this server has stored since. Other servers of the state may have stored more: together, they
-    /// can exceed the limits of a tenant until the next listing.
+    /// Sets that were listed, and those that this server has stored since. Other servers with the same state may have stored more, so that a
+    /// tenant can exceed its limits until the next listing.
     known: Arc<parking_lot::Mutex<Known>>,
     /// Locked while sets are listed, so that concurrent first uploads list once.
     listing: Arc<Mutex<()>>,
@@ -122,10 +122,11 @@ impl Values {
         }
     }
 
-    /// Stores the set with the hash `sha256` and charges it to `tenant`. The least recently used sets of the tenant give way to it.
+    /// Stores the set with the hash `sha256` and charges it to `tenant`. If the tenant has no room, its least recently used sets
+    /// are evicted.
     ///
     /// # Errors
-    /// A limit, if the tenant would exceed [`TENANT_LIMITS`] with sets that do not give way; an error of the state.
+    /// A limit, if the sets that can't be evicted leave too little room within [`TENANT_LIMITS`]; an error of the state.
     pub(crate) async fn put(
         &self,
         tenant: Option<&str>,
@@ -198,7 +199,7 @@ impl Values {
     /// Removes sets until the tenant has room for the set `sha256`.
     ///
     /// # Errors
-    /// As [`put`](Self::put). No set of the tenant has given way then.
+    /// As [`put`](Self::put). No set of the tenant is evicted for lack of room then.
     async fn make_room(
         &self,
         tenant: Option<&str>,
@@ -235,8 +236,8 @@ impl Values {
         Ok(())
     }
 
-    /// The sets of a tenant that give way to the set `sha256`, the least recently used first; `None` if there would still be no room.
-    /// `used` has the last uses of sets by jobs.
+    /// Returns the sets of a tenant to evict for the set `sha256`, the least recently used first; `None` if there would still be no room. `used`
+    /// has the times at which jobs last used the sets.
     fn giving_way(
         &self,
         owner: &str,
@@ -300,11 +301,11 @@ impl Values {
         Ok(())
     }
 
-    /// Removes the sets to which no job record refers and that were stored more than an hour before `now`, with their charges, and what
-    /// interrupted uploads have left.
+    /// Removes the sets to which no job record refers and that were stored more than an hour before `now`, with their charges. Also removes the
+    /// files of interrupted uploads.
     ///
     /// # Errors
-    /// If the state can't be read or written.
+    /// Returns an error if the state can't be read or written.
     pub(crate) async fn remove_unused(&self, now: DateTime<Utc>) -> Result<(), Error> {
         self.sets.remove_interrupted(KEPT_FOR.to_std().unwrap_or_default()).await?;
         let listed = self.list().await?;

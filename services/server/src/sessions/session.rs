@@ -76,7 +76,7 @@ struct State {
     /// Epoch and step of the latest batch.
     at: (u64, u64),
     report: Option<ReportRequest>,
-    /// Time that the reports cover, as far as it can have passed, in seconds.
+    /// Time that the reports cover, in seconds; at most the time since the session began, and [`REPORT_TOLERANCE`].
     reported_seconds: f64,
     settled: Instant,
     history: History,

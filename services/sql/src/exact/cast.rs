@@ -18,7 +18,7 @@ use datafusion_physical_expr::{
 
 use super::floats;
 
-/// Replaces a cast of decimals that [`floats::cast`] does in another way than Arrow. Other parts stay as they are.
+/// Replaces a cast whose result by [`floats::cast`] can differ from that of Arrow. Other parts stay as they are.
 pub(crate) fn exact(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
     let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::guard::decimal_digits;
 
-/// Number of digits of an integer that a float of 16 bits represents, whatever the digits are.
+/// Maximum number of digits for which a float of 16 bits represents every integer exactly.
 const FLOAT16_DIGITS: i64 = 3;
 
 /// Gives numbers one type.
@@ -50,8 +50,9 @@ pub(super) fn of_one_type(mut parts: Vec<Expr>, types: &[DataType], schema: &DFS
     Ok(parts)
 }
 
-/// The common type of integers and floats for which DataFusion has one that does not hold them: a decimal type for integers with and without a
-/// sign, in which a float loses digits and NaN is an error, and a float of 16 bits, in which an integer above 65,504 is infinite.
+/// Returns the common type of integers and floats where that of DataFusion does not hold all of them. For signed integers, `BIGINT UNSIGNED` and
+/// floats, DataFusion has a decimal type, in which floats lose digits and NaN is an error. For integers and floats of 16 bits, it has floats of 16
+/// bits, in which integers above 65,504 are infinite. Returns `None` for other types.
 fn float_type(parts: &[Expr], types: &[DataType]) -> Option<DataType> {
     let widest = types
         .iter()

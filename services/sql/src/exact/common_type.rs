@@ -108,7 +108,8 @@ pub(super) fn call_of_one_type(call: ScalarFunction, scope: Scope<'_>) -> Result
     Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
-/// Reads constant texts next to numbers of one type as numbers of this type. Without this, a text that is no number would be an error of a row.
+/// Reads constant texts next to numbers of one type as numbers of this type. A text that is no number is then an error of the request, instead
+/// of an error of a row.
 ///
 /// # Errors
 /// If a text is not a value of the type.
@@ -127,8 +128,8 @@ fn numbers_of_texts(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>>
     Ok(parts)
 }
 
-/// Gives [one type](of_one_type) to the results of a `CASE`. `CASE` has the type of the first one, which the rules for the parts around it
-/// must find, so that the results get the type to which DataFusion would convert them.
+/// Converts the results of a `CASE` to [one type](of_one_type). The rules for the expressions around a `CASE` take the type of its first result as
+/// its type. All results are therefore converted here to the type to which DataFusion would convert them later.
 pub(super) fn case_of_one_type(case: Case, scope: Scope<'_>) -> Result<Case> {
     let Case { expr, when_then_expr, else_expr } = case;
     let (whens, mut results): (Vec<_>, Vec<_>) =

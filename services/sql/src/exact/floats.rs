@@ -1,7 +1,7 @@
 //! Conversion of decimals to the nearest floats, and of decimals of 256 bits to integers.
 //!
-//! Arrow divides a rounded integer by a rounded power of ten, which is often a neighbour of the nearest float. Of decimals of 256 bits it
-//! takes the lowest 64 bits.
+//! To convert a decimal to a float, Arrow divides a rounded integer by a rounded power of ten. The result is often a neighbour of the nearest
+//! float. To convert a decimal of 256 bits to an integer, Arrow takes its lowest 64 bits, also if the value is out of range.
 
 use std::sync::Arc;
 
@@ -90,8 +90,8 @@ fn number(unscaled: i256, scale: i8) -> Number {
     Number::parse(&text).expect("an integer and an exponent are a number")
 }
 
-/// Replaces the decimals in an array that are floats in the type `to`, those of 256 bits that are integers by ones of 128 bits, and dates
-/// of 64 bits that are timestamps by milliseconds. Other parts of the array keep their types.
+/// Converts the parts of an array that Arrow would not convert correctly to the type `to`: decimals to floats if `to` has floats, decimals of 256
+/// bits to decimals of 128 bits if `to` has integers, and dates of 64 bits to milliseconds if `to` has timestamps. Other parts keep their types.
 fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if !differs(array.data_type(), to) {
         return Ok(Arc::clone(array));
@@ -133,7 +133,8 @@ fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-/// Removes the fractions of decimals. Those beyond 128 bits become the largest or the smallest number, which is no integer of 64 bits.
+/// Removes the fractions of decimals. Those beyond 128 bits become the largest or the smallest number of
+/// 128 bits, which no integer type holds, so that the cast that follows rejects it.
 fn whole(array: &ArrayRef) -> Result<Decimal128Array, ArrowError> {
     let decimals = array.as_primitive::<Decimal256Type>();
     let scale = decimals.scale();

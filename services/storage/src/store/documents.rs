@@ -185,8 +185,8 @@ impl Documents {
         }
     }
 
-    /// Removes what interrupted writes of documents have left in the folder, if it was last written more than `age` ago. Object stores
-    /// discard such writes themselves.
+    /// Removes the temporary files that interrupted writes of documents have left in the folder, if they were last written more than `age` ago.
+    /// Object stores discard interrupted writes themselves.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.

@@ -29,7 +29,7 @@ impl Generation {
         Self { inode: found.ino(), changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()) }
     }
 
-    /// Says what is known of a file that now has the generation `found`, at the same size and modification time.
+    /// Describes a file whose size and modification time are unchanged, and whose generation is now `found`.
     pub(crate) fn described_change(self, found: Self) -> &'static str {
         match self.inode == found.inode {
             true => {

@@ -163,7 +163,7 @@ fn if_found<T>(outcome: object_store::Result<T>, url: &str) -> Result<Option<T>,
     }
 }
 
-/// True if not only an object is missing, but the whole bucket. Responses to HEAD have no body that tells.
+/// True if the whole bucket is missing, and not only an object. Responses to HEAD have no body from which this is known.
 fn is_without_bucket(error: &object_store::Error) -> bool {
     let text = error.to_string();
     ["<Code>NoSuchBucket", "<Code>ContainerNotFound"].iter().any(|code| text.contains(code))

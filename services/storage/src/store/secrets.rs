@@ -9,7 +9,7 @@ use super::{shown_url::user_of, unescaped::Unescaped};
 
 /// Shorter values are not redacted, in characters. They are no secrets, and occur in texts by chance.
 const MIN_CHARS: usize = 4;
-/// Shorter values are redacted only as whole words, because they are parts of other words by chance, in characters.
+/// Minimum length of a value that is redacted also inside of other words, in characters. Shorter values occur there by chance.
 const MIN_PART_CHARS: usize = 8;
 /// Shorter lines of a value are not redacted, in characters.
 const MIN_LINE_CHARS: usize = 8;
@@ -94,7 +94,7 @@ const SECRET_FILES: &[&str] = &[
     "SERVICE_ACCOUNT_PATH",
     "WEB_IDENTITY_TOKEN_FILE",
 ];
-/// Fields of JSON documents whose texts are shown in errors: names, places and kinds. Those of all other fields are secret.
+/// Fields of JSON documents whose texts are shown in errors: names, places and kinds. All other fields are secret.
 const PUBLIC_FIELDS: &[&str] = &[
     "account",
     "audience",
@@ -186,8 +186,8 @@ impl Secrets {
         redacted
     }
 
-    /// Places of the secrets in a text, which can overlap: of each place at which any begins, the longest. `form` is the form of the
-    /// secrets in the text.
+    /// Returns the places of the secrets in a text. If several secrets begin at one place, only the longest is returned. Places can overlap.
+    /// `form` selects the form of the secrets that is searched.
     fn found(&self, text: &Unescaped, form: fn(&Secret) -> &[u8]) -> Vec<(Range<usize>, &Secret)> {
         let longest = |at: usize| {
             let fits = |secret: &&Secret| {
@@ -252,8 +252,8 @@ pub(super) fn read_file(path: impl AsRef<Path>) -> Option<String> {
     if is_small { fs::read_to_string(path).ok() } else { None }
 }
 
-/// Adds the parts of `value` that errors can contain: all of it, a line of it, a text in the JSON document or the signature in the query
-/// that it is.
+/// Adds the parts of `value` that errors can contain: the whole value, its lines, the secret fields if it is a JSON document, and the signature
+/// if it is a URL or a query.
 fn add(texts: &mut Vec<(String, String)>, name: &str, value: &str) {
     match serde_json::from_str::<Value>(value) {
         // Lines of a document have public fields, too.
@@ -305,7 +305,7 @@ fn add_user(texts: &mut Vec<(String, String)>, name: &str, url: &str) {
     }
 }
 
-/// Adds a text, and the form that it has as a URL. Its escaped forms are found without being added.
+/// Adds a text and, if it is a URL, its normalized form. Escaped forms are found without being added.
 fn add_text(texts: &mut Vec<(String, String)>, name: &str, text: &str) {
     let text = text.trim();
     let url = url::Url::parse(text).map(String::from).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! URLs without what may be secret: users, passwords, queries and fragments.
+//! URLs without the parts that may be secret: users, passwords, queries and fragments.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use crate::Error;
 
 /// Text in place of a part that may be secret.
 const HIDDEN: &str = "(not shown)";
-/// Schemes of which a text with too few slashes is no path, but a mistaken URL.
+/// Schemes that make a text a URL, even with too few slashes. Such a text is a mistake, not a path.
 const SCHEMES: [&str; 11] =
     ["file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "http", "https"];
 /// Schemes with a bucket or container in place of a host, which has no port.
 const WITHOUT_PORT: [&str; 8] = ["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"];
 /// Schemes in which the container can precede the account, as in `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net`.
 const WITH_CONTAINER: [&str; 3] = ["az", "abfs", "abfss"];
-/// Ends of the hosts of an account with a container before it.
+/// Suffixes of hosts before which a URL can have `CONTAINER@ACCOUNT`.
 const ACCOUNT_HOSTS: [&str; 4] = [
     ".dfs.core.windows.net",
     ".blob.core.windows.net",
@@ -29,7 +29,7 @@ pub fn shown_url(text: &str) -> String {
     Parts::of(text).map_or_else(|| text.to_owned(), |parts| parts.to_string())
 }
 
-/// Checks that a path or URL has no part that may be secret. [`Location::parse`](crate::Location::parse) does so, too.
+/// Checks that a path or URL has no part that may be secret. [`Location::parse`](crate::Location::parse) does this check, too.
 ///
 /// # Errors
 /// [`Error::Invalid`] with the [shown](shown_url) form of the URL.
@@ -88,7 +88,7 @@ impl<'a> Parts<'a> {
         Some(Self { start, user, place, query, fragment, before })
     }
 
-    /// True if the text is a URL alone, or one with spaces before it.
+    /// True if nothing but white space and control characters precedes the URL in the text.
     fn is_whole(&self) -> bool {
         self.start[..self.before].trim_start_matches(is_blank).is_empty()
     }

@@ -1,4 +1,4 @@
-//! Texts without their escapes, in which secrets are found however a store has written them.
+//! Texts without escapes, in which a secret is found in whichever form a store has written it.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const ENTITIES: [(&str, u8); 10] = [
     ("sol", b'/'),
 ];
 
-/// Bytes of a text, with the places in the text that they come from.
+/// Bytes of a text, each with its place in the original text.
 pub(super) struct Unescaped {
     pub(super) bytes: Vec<u8>,
     places: Vec<Place>,
@@ -73,7 +73,7 @@ impl Unescaped {
         found
     }
 
-    /// Place in the text of bytes from `begin` to `end`.
+    /// Returns the place in the original text of the bytes from `begin` to `end`.
     pub(super) fn place(&self, begin: usize, end: usize) -> Range<usize> {
         self.places[begin].start..self.places[end - 1].end
     }
@@ -97,7 +97,7 @@ impl Unescaped {
         self.places.push(place);
     }
 
-    /// Length and meaning of the escape that ends with the last byte; `None` if no escape ends there.
+    /// Returns the length of the escape that ends with the last byte, and what it encodes; `None` if no escape ends there.
     fn escape(&self) -> Option<(usize, Decoded)> {
         let bytes = self.bytes.as_slice();
         match bytes {
@@ -135,7 +135,7 @@ impl Unescaped {
     }
 }
 
-/// Meaning of an escape.
+/// Byte or character that an escape encodes.
 enum Decoded {
     Byte(u8),
     Char(char),
@@ -149,14 +149,14 @@ impl Decoded {
     }
 }
 
-/// Number of these digits; `None` if there are none, or another byte.
+/// Parses digits as a number; `None` if there are none, or if one byte is not a hexadecimal digit.
 fn number(digits: &[u8], radix: u32) -> Option<u32> {
     let is_digits = digits.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(digits).ok().filter(|_| is_digits)?;
     u32::from_str_radix(text, radix).ok()
 }
 
-/// Index of the last `byte` within the last `most` of the bytes.
+/// Returns the index of the last `byte` among the last `most` bytes.
 fn last(bytes: &[u8], most: usize, byte: u8) -> Option<usize> {
     let first = bytes.len().saturating_sub(most);
     bytes[first..].iter().rposition(|other| *other == byte).map(|at| first + at)

@@ -66,7 +66,7 @@ impl Batcher {
         Some(self.in_flight.get(batch)?.closed_at.max(worker.last_reply))
     }
 
-    /// Removes a batch from its worker, because of a reply or a failure. Returns it and the time when the worker began to compute it.
+    /// Removes a batch from its worker after a reply or a failure. Returns the batch and the time when the worker began to compute it.
     pub(super) fn take_flight(
         &mut self,
         now: Time,

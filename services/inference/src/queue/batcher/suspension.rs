@@ -39,8 +39,8 @@ impl Batcher {
             .filter(move |(_, worker)| !worker.is_overdue() && !worker.record.is_suspended(now))
     }
 
-    /// Workers that can receive batches: the healthy ones or, if all workers are suspended, those. Requests wait for overdue workers, which
-    /// may only be slow, and do not fail at a suspended one in the meantime.
+    /// Workers that can receive batches: those that are neither overdue nor suspended. If all workers are suspended, those that are not overdue.
+    /// If some are suspended and all others overdue, none: the overdue ones may only be slow, and requests would fail at a suspended one.
     pub(super) fn usable(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
         let all_suspended = self.workers.values().all(|worker| worker.record.is_suspended(now));
         self.workers.iter().filter(move |(_, worker)| {
@@ -49,7 +49,8 @@ impl Batcher {
         })
     }
 
-    /// True if another worker than `worker` can tell whether a request fails because of it. An overdue one can if `worker` is not trusted.
+    /// True if another worker can try a request that `worker` has failed, to find out whether the request is the cause. A worker that is not
+    /// trusted can't. An overdue one can only if `worker` itself is not trusted.
     pub(super) fn has_other(&self, worker: WorkerId) -> bool {
         let is_trusted = self.workers.get(&worker).is_some_and(|worker| worker.record.is_trusted());
         let mut others = self.workers.iter().filter(|(id, _)| **id != worker);

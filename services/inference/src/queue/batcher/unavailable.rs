@@ -1,4 +1,4 @@
-//! Workers that receive no batches: which they are, and for how long.
+//! Lists of the overdue and of the suspended workers, with the times for which they receive no batches.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -7,17 +7,17 @@ use std::{cmp::Reverse, time::Duration};
 use super::Batcher;
 use crate::queue::{SilentWorker, SuspendedWorker, Time, WorkerId};
 
-/// Maximum number of workers in a list. The load counts all of them.
+/// Maximum number of workers in a list. [`Load`](crate::queue::Load) counts all of them.
 const MAX_LISTED: usize = 16;
 
 impl Batcher {
-    /// Returns the time for which a worker that is overdue has not replied; `None` for another one.
+    /// Returns the time for which an overdue worker has not replied; `None` if the worker is not overdue.
     pub fn silence(&self, now: Time, worker: WorkerId) -> Option<Duration> {
         let since = self.workers.get(&worker)?.silent_since?;
         Some(now.saturating_sub(since))
     }
 
-    /// Returns the workers that have replied since the last call after they were overdue, each with the time for which they had not.
+    /// Returns the overdue workers that have replied since the last call, each with the time for which it had not replied.
     pub fn answering(&mut self) -> Vec<(WorkerId, Duration)> {
         std::mem::take(&mut self.newly_answering)
     }
@@ -34,7 +34,7 @@ impl Batcher {
         silent
     }
 
-    /// Returns up to 16 workers that are suspended and not overdue, the one with the longest suspension ahead first.
+    /// Returns up to 16 workers that are suspended and not overdue, the one with the longest remaining suspension first.
     pub fn suspended_workers(&self, now: Time) -> Vec<SuspendedWorker> {
         let suspended = self.workers.iter().filter_map(|(id, worker)| {
             let until = worker.record.suspended_until.filter(|until| now < *until && !worker.is_overdue())?;

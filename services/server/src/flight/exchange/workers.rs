@@ -89,7 +89,7 @@ struct Inward {
     messages: Messages,
     replies: Replies<QueuedKeys, Scored>,
     reader: BatchReader,
-    /// Received here, because a worker that does not answer may not receive either, so that its batches wait to be sent.
+    /// Notices about the worker. They are received in this task, because the task that sends batches is blocked if the worker receives none.
     notices: mpsc::Receiver<Notice>,
 }
 
@@ -149,7 +149,7 @@ impl Drop for Presence {
 }
 
 impl Connection {
-    /// Emits an event about the worker, whose name precedes `words`.
+    /// Emits an event about the worker. Its message is the name of the worker, followed by `words`.
     fn note(&self, kind: Kind, words: &str) {
         let name = worker_names::name(self.worker, &self.origin.public());
         let event = Event::new(kind, &format!("{name} {words}")).queue(&self.queue, self.served.reads());

@@ -22,8 +22,8 @@ impl Origin {
         Self { token: access.name(), address: access.socket_address().map(canonical) }
     }
 
-    /// The part that is shown to callers that may see the queue, but not who else uses the server: the name of the token, if there are
-    /// tokens.
+    /// Returns the part that is shown to callers that may see the queue, but not who else uses the server: with tokens, the name of the token
+    /// without the address.
     pub(crate) fn public(&self) -> Self {
         match &self.token {
             Some(token) => Self { token: Some(token.clone()), address: None },
@@ -58,8 +58,8 @@ impl WorkerNames {
         self.origins.lock().remove(&worker);
     }
 
-    /// Name of a worker for a caller that may see the queue, such as `worker 3 (token 'ranker-gpu', 10.0.0.7:40312)`. Callers that may not
-    /// read all datasets are not shown its address if there are tokens.
+    /// Returns the name of a worker for a caller that may see the queue, such as `worker 3 (token 'ranker-gpu', 10.0.0.7:40312)`. If there are
+    /// tokens, it has the address only for callers that may read all datasets.
     pub(crate) fn name(&self, worker: WorkerId, access: &Access) -> String {
         let origin = self.origins.lock().get(&worker).cloned();
         match (origin, access.check_all_datasets()) {

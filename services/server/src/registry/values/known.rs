@@ -21,7 +21,7 @@ pub(super) struct Kept {
     pub(super) bytes: u64,
     /// Time of the tenant's last upload.
     pub(super) uploaded: DateTime<Utc>,
-    /// Time at which this server stored the set, or at which the listing with it began.
+    /// Time at which this server stored the set, or at which the listing that found it began.
     pub(super) noted: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Known {
         self.tenants.entry(owner.to_owned()).or_default().insert(sha256.to_owned(), kept);
     }
 
-    /// Replaces all sets by listed ones, except those that were stored since the listing has `begun`. A charge without a set does not count.
+    /// Replaces all sets by the listed ones, except those that were stored since the time `begun` of the listing. Ignores charges without a set.
     pub(super) fn replace(&mut self, sets: &[DocumentMeta], charges: &[DocumentMeta], begun: Instant) {
         let before = std::mem::take(&mut self.tenants);
         self.listed = Some(begun);
@@ -70,7 +70,7 @@ impl Known {
         self.tenants.iter().any(|(other, sets)| other != owner && sets.contains_key(sha256))
     }
 
-    /// True if this server has stored the set since a listing has `begun`.
+    /// True if this server has stored the set since the time `begun` of a listing.
     pub(super) fn is_noted_since(&self, begun: Instant, sha256: &str) -> bool {
         self.tenants.values().filter_map(|sets| sets.get(sha256)).any(|kept| kept.noted > begun)
     }
@@ -85,7 +85,7 @@ impl Known {
         }
     }
 
-    /// Removes a set of all tenants.
+    /// Removes a set from all tenants.
     pub(super) fn remove_all(&mut self, sha256: &str) {
         self.tenants.retain(|_, sets| {
             sets.remove(sha256);
