@@ -76,7 +76,7 @@ struct State {
     /// Epoch and step of the latest batch.
     at: (u64, u64),
     report: Option<ReportRequest>,
-    /// Time that the reports cover, in seconds; at most the time since the session began, and [`REPORT_TOLERANCE`].
+    /// Time that the reports cover, in seconds: at most the time since the session began plus [`REPORT_TOLERANCE`].
     reported_seconds: f64,
     settled: Instant,
     history: History,
@@ -169,8 +169,8 @@ impl Session {
         self.state.lock().skew.set_known(label);
     }
 
-    /// Settles time by a report of the client. Returns the settled time and its start, and the part of the reported time that
-    /// can have passed: all reports together cover at most the time since the session began, and the tolerance.
+    /// Settles time by a report of the client. Returns the settled time and its start, and the fraction of the reported time that can have
+    /// passed: all reports together cover at most the time since the session began plus [`REPORT_TOLERANCE`].
     pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets, f64) {
         let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
         let settled = self.clock.clock().report(now, measured);
