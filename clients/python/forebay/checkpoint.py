@@ -16,7 +16,7 @@ PER_RUN = ("rank", "world_size", "batch_size", "lanes", "job_name", "label_colum
 PROJECTION = ("columns", "tensors", "select", "dedupe")
 # Request fields that determine which rows a batch has.
 ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version", "semantics")
-# Those that a request has to name itself: without them it has other rows, which no default stands for.
+# Fields that a request must have itself if the state has them. Without them, the request selects other rows.
 REQUIRED = ("filter", "group_by", "max_pack_rows", "mix", "values")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
@@ -93,15 +93,15 @@ def with_names_of(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 
 
 def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any], url: str | None = None) -> None:
-    """Checks that a state is of the dataset of a request, before a server is asked for the snapshot of the state.
+    """Checks that a state and a request have the same dataset, before a server is asked for the snapshot of the state.
 
     Args:
         state: The state.
         given: The request.
-        url: Path or URL of its dataset, if it is known.
+        url: Path or URL of the dataset of the request, if it is known.
 
     Raises:
-        CheckpointMismatchError: It is of another one.
+        CheckpointMismatchError: The state is of another dataset.
     """
     saved = state["request"].get("dataset")
     if saved == given["dataset"]:
@@ -121,11 +121,11 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         given: Request of the dataset that loads it.
 
     Raises:
-        CheckpointMismatchError: Both name different snapshots, or only the state has a field of `REQUIRED`.
+        CheckpointMismatchError: The state and the request name different snapshots, or only the state has a field of `REQUIRED`.
     """
     saved, snapshot = dict(state["request"]), state["snapshot"]
     for name in REQUIRED:
-        # Values belong to filters. If the filters are others, too, `check` names these.
+        # Values belong to filters. If the filters differ, too, `check` raises the error about the filters.
         if saved.get(name) and not given.get(name) and (name != "values" or _filters(saved) == _filters(given)):
             raise CheckpointMismatchError(
                 f"the state was saved with {name} {_shown(saved[name])}, but this training has no {name}; pass the same {name} to train, "
@@ -181,7 +181,7 @@ def _filters(request: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value of a request for a message: of sets of values their names, of a mixture its datasets."""
+    """Returns a value of a request as a text for a message: the names of sets of values, or the datasets of a mixture."""
     if isinstance(value, list) and all(isinstance(part, Mapping) for part in value):
         return ", ".join(repr(part.get("name", part.get("dataset"))) for part in value)
     return repr(value)

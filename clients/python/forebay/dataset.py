@@ -37,8 +37,8 @@ OTHER_SERVER = ("the running server has other settings", "lookups are by [")
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
-# Begin of a URL of an object store or HTTP server. With too few slashes it is no path, but a mistake that the server refuses. It may have
-# a password, which no name or error must contain.
+# Begin of a URL of an object store or HTTP server. A URL with too few slashes is a mistake that the server refuses, not a path. It may contain a
+# password, which must not be in a name or an error.
 URL_START = re.compile(r"\s*(https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
 # Arguments of loaders of other libraries, with what to use in their place.
 HINTS = {
@@ -420,7 +420,7 @@ class LocalCluster(Cluster):
 
 
 def _absolute(name: str, url: str | os.PathLike[str]) -> str:
-    """Returns a URL unchanged, and a path or a URL of a file as an absolute path. The server refuses a URL with a secret.
+    """Returns a path or a `file://` URL as an absolute path, and another URL unchanged. The server refuses a URL with a secret.
 
     Args:
         name: Name of the argument.

@@ -45,17 +45,17 @@ def temporary_folder(remedy: str) -> Path:
     """Returns the folder of this user in the temporary directory.
 
     Args:
-        remedy: What to set for another folder.
+        remedy: Words for the error, after "set": what to set for another folder.
 
     Raises:
         PermissionError: The folder is not private to this user.
-        ServerStartError: There is no temporary directory that can be written. The message has the remedy.
+        ServerStartError: No temporary directory can be written. The message contains the remedy.
     """
     return private(_temporary_path(remedy))
 
 
 def _temporary_path(remedy: str) -> Path:
-    """Returns the path of `temporary_folder`, which may not exist."""
+    """Returns the path of `temporary_folder`, which does not have to exist."""
     named = [os.environ[name] for name in TEMPORARY_VARIABLES if os.environ.get(name)]
     places = [os.path.abspath(place) for place in (*named, *TEMPORARY_PLACES)]
     found = ""
@@ -102,11 +102,11 @@ def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
     Args:
         last: Cache folder of the last server with the same runtime folder, which may not have ended completely. It is used
             again if it is in one of these places.
-        is_restart: True to use it again wherever it is: its state has the snapshots of running trainings.
+        is_restart: True to use `last` again wherever it is, because its state has the snapshots of running trainings.
 
     Raises:
         OSError: There is no such folder.
-        ServerStartError: No place for it can be written.
+        ServerStartError: No place for a cache folder can be written.
     """
     if last is not None and not is_restart and last.parent not in _cache_parents():
         last = None
@@ -127,7 +127,7 @@ def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
 
 
 def cache_folders(last: Path | None) -> list[Path]:
-    """Returns the cache folders of servers that `forebay.open` has started, which exist.
+    """Returns the existing cache folders of servers that `forebay.open` has started.
 
     Args:
         last: Cache folder of the last server, wherever it is.
@@ -139,7 +139,7 @@ def cache_folders(last: Path | None) -> list[Path]:
 
 
 def _cache_parents() -> list[Path]:
-    """Returns the folders in which cache folders are. One that can't be used is left out."""
+    """Returns the parent folders of cache folders, without those that can't be used."""
     parents = [Path(_cache_home(), "forebay-local")]
     with suppress(OSError, ServerStartError):
         path = _temporary_path("")

@@ -32,8 +32,9 @@ MAX_LOG_SIZE = "16MiB"
 # Maximum time until a server that was started accepts connections.
 START_TIMEOUT_S = 120
 POLL_S = 0.01
-# Time after which a start that is not complete is logged, and that between two such lines about a start by another process.
+# Time after which a start that is not complete is logged.
 SILENCE_S = 3
+# Time between two log lines about a start by another process.
 REPEAT_S = 30
 # Maximum wait for another process that starts the server. It may be suspended.
 LOCK_TIMEOUT_S = START_TIMEOUT_S + 30
@@ -164,7 +165,7 @@ class LocalServer:
         """Returns the socket of the dashboard.
 
         Raises:
-            OSError: The server has another address for it.
+            OSError: `forebay.open` was given a TCP address for the dashboard.
         """
         http: Any = self.last_start().get("settings", {}).get("http")
         if http is not None and not str(http).startswith("unix:"):
@@ -172,7 +173,7 @@ class LocalServer:
         return self.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
 
     def _compare_version(self) -> None:
-        """Logs once if the running server, which another process has started, has another version than this package."""
+        """Logs a warning, once for each server, if the running server has another version than this package."""
         try:
             pid = self.pid()
             if pid == self._compared:
@@ -308,7 +309,7 @@ class LocalServer:
         return process.pid
 
     def _reason(self, code: int, begin: int) -> str:
-        """Returns why a server has ended, with its message if it has logged one after position `begin`."""
+        """Returns why a server has ended: the message that it has logged after position `begin`, or its exit status or signal."""
         log, is_message = self._log_since(begin)
         if is_message:
             return log
@@ -385,9 +386,9 @@ def _owner_only(path: str, flags: int) -> int:
 
 @contextmanager
 def _locked(path: Path, is_done: Callable[[], bool]) -> Iterator[None]:
-    """Holds the lock of a file, for which other processes wait, or nothing as soon as `is_done` returns true.
+    """Waits for the lock of a file, and holds it. If `is_done` returns true while it waits, continues without the lock.
 
-    The file has the process id of its holder.
+    While the lock is held, the file contains the process id of its holder.
 
     Raises:
         ServerStartError: Another process holds the lock for too long.
@@ -409,7 +410,7 @@ def _locked(path: Path, is_done: Callable[[], bool]) -> Iterator[None]:
 
 
 def _wait_for(lock: int, path: Path, is_done: Callable[[], bool]) -> bool:
-    """Waits for the lock of an open file, and returns true; or false as soon as `is_done` returns true."""
+    """Waits for the lock of an open file. Returns true if it has the lock, and false if `is_done` returned true before."""
     begun = time.monotonic()
     next_line = begun + SILENCE_S
     while True:

@@ -75,7 +75,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         try:
             with self._loader_loops.entry(_main_process()) as entry:
                 start = self._start(entry, lane, steps)
-                # One worker logs for all, and the end of the training only once.
+                # Only one worker logs, and it logs the end of the training only once.
                 logs_end = lane == 0 and entry.get("has_ended", False) and not entry.get("end_is_logged", False)
                 if logs_end:
                     entry["end_is_logged"] = True
