@@ -23,9 +23,11 @@ DECIMALS = ((9, 2), (18, 4), (20, 2), (38, 10), (5, 0), (38, 0))
 FLOATS = {"FLOAT": 32, "DOUBLE": 64}
 
 
-def cast(rng: random.Random, of: Node, name: str, family: str, convert: Callable, what: str = "", duck: str = "", **more: Any) -> Node:
-    """Returns a cast, or more often TRY_CAST, to the type `name`, which is `duck` in DuckDB."""
-    op = rng.choice(["CAST", "TRY_CAST", "TRY_CAST"])
+def cast(
+    rng: random.Random, of: Node, name: str, family: str, convert: Callable, what: str = "", duck: str = "", op: str = "", **more: Any
+) -> Node:
+    """Returns a cast, or more often TRY_CAST, to the type `name`, which is `duck` in DuckDB. With `op`, returns this one."""
+    op = op or rng.choice(["CAST", "TRY_CAST", "TRY_CAST"])
 
     def compute(value: Any) -> Any:
         try:
@@ -117,15 +119,19 @@ def draw(grammar: Grammar, family: str, depth: int) -> Node | None:
         integers = [column.node for column in numbers if column.node.what == "integer"]
         return cast(rng, rng.choice(integers), "BOOLEAN", "bool", lambda value: value != 0)
     columns = [*grammar.of.get("naive", []), *(grammar.of.get("date", []) if family == "naive" else [])]
-    there = [column.node for column in columns if family == "naive" or calendar.has_usual_years(column.kind.family, column.values)]
+    usual = {id(column): calendar.has_usual_years(column.kind.family, column.values) for column in columns}
+    there = [column for column in columns if family == "naive" or usual[id(column)]]
     if not there:
         return None
-    of = rng.choice(there)
+    drawn = rng.choice(there)
+    of = drawn.node
     if family == "date":
         return cast(rng, of, "DATE", "date", lambda value: value // DAY_NS, "date32")
     if family == "time":
         return cast(rng, of, "TIME", "time", lambda value: value % DAY_NS, "time_ns", "TIME_NS" if of.what == "timestamp_ns" else "")
-    return cast(rng, of, "TIMESTAMP(6)", "naive", lambda value: microseconds(of, value), "timestamp_us", "TIMESTAMP")
+    # CAST of a timestamp that is compared with a constant is not computed, so that a value out of its range is no error.
+    op = "" if usual[id(drawn)] else "TRY_CAST"
+    return cast(rng, of, "TIMESTAMP(6)", "naive", lambda value: microseconds(of, value), "timestamp_us", "TIMESTAMP", op=op)
 
 
 def microseconds(of: Node, value: int) -> int:
