@@ -123,7 +123,7 @@ def caches(clears: bool, with_state: bool) -> None:
                     _remove(folder / name)
                 if not keeps:
                     with suppress(OSError):
-                        # It has files of other programs.
+                        # The call fails if the folder contains files of other programs.
                         folder.rmdir()
                 state = "removed, except for the snapshots" if keeps else "removed"
         print(f"{_size(size):>12}  {state:<8} {folder}")

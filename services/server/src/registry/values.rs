@@ -228,7 +228,7 @@ impl Values {
         tracing::info!(
             token = tenant,
             sets = giving_way.len(),
-            "the least recently used sets of values give way to a new one"
+            "the least recently used sets of values are removed to make room for a new one"
         );
         for set in giving_way {
             self.remove_of(owner, &set).await?;

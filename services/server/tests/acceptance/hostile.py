@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 
+from differential.thrift import read_varint
+
 MAGIC = b"PAR1"
 GOOD_ROWS = 2000
 
@@ -189,13 +191,8 @@ def _varint(value: int) -> bytes:
 
 def _zigzag(content: bytes, start: int) -> tuple[int, int]:
     """Returns a zigzag varint and the offset after it."""
-    value = shift = 0
-    while True:
-        byte = content[start]
-        value |= (byte & 0x7F) << shift
-        start, shift = start + 1, shift + 7
-        if byte < 0x80:
-            return value >> 1 ^ -(value & 1), start
+    value, end = read_varint(content, start)
+    return value >> 1 ^ -(value & 1), end
 
 
 def understate_size(path: Path, decoded_bytes: int, claimed_bytes: int) -> None:

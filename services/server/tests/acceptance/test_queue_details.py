@@ -100,7 +100,7 @@ def test_the_requests_of_a_stopped_worker_process_are_answered_by_another_one(
         workers[0].send_signal(signal.SIGSTOP)
         ask(200)
         assert scrape(server).value("forebay_queue_overdue_total", queue="ranker") >= 1
-        # It is named with the time for which it has not answered.
+        # The API names the stopped worker, with the time since its last answer.
         now = status(server)
         silent = now["silent_workers"]
         assert now["load"]["overdue_workers"] == len(silent) >= 1

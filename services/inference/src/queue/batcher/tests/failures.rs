@@ -255,6 +255,17 @@ fn requests_whose_features_cannot_be_looked_up_say_nothing_about_their_worker() 
     assert!(batcher.workers[&worker].record.is_trusted() && batcher.trials.is_empty());
 }
 
+/// Computes batches until no request is queued. Returns their numbers of requests.
+fn sizes_of_computed_batches(batcher: &mut Batcher, worker: WorkerId, now: Time) -> Vec<usize> {
+    let mut sizes = vec![];
+    while batcher.load(now).queued_requests > 0 {
+        let formed = batch(batcher.next(now));
+        sizes.push(formed.requests.len());
+        batcher.complete(now, worker, formed.batch).expect("in flight");
+    }
+    sizes
+}
+
 #[test]
 fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterwards() {
     let sizes_after = |cause| {
@@ -273,13 +284,7 @@ fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterw
             failed += batcher.fail(now, worker, formed.batch, cause).expect("in flight").len();
         }
         admit(&mut batcher);
-        let mut sizes = vec![];
-        while batcher.load(now).queued_requests > 0 {
-            let formed = batch(batcher.next(now));
-            sizes.push(formed.requests.len());
-            batcher.complete(now, worker, formed.batch).expect("in flight");
-        }
-        sizes
+        sizes_of_computed_batches(&mut batcher, worker, now)
     };
     assert_eq!(sizes_after(Cause::Features), [2], "no tenant is to blame");
     assert_eq!(sizes_after(Cause::Size), [1, 1]);
@@ -347,13 +352,7 @@ fn a_tenant_shares_batches_again_a_minute_after_its_last_failure() {
         for tenant in [calm, poison] {
             batcher.admit_for(tenant.into(), now, (1, 100), None).expect("the queue has room");
         }
-        let mut sizes = vec![];
-        while batcher.load(now).queued_requests > 0 {
-            let formed = batch(batcher.next(now));
-            sizes.push(formed.requests.len());
-            batcher.complete(now, worker, formed.batch).expect("in flight");
-        }
-        sizes
+        sizes_of_computed_batches(&mut batcher, worker, now)
     };
     assert_eq!(together(now + Duration::from_secs(59)), [1, 1]);
     assert_eq!(together(now + Duration::from_secs(60)), [2]);

@@ -657,16 +657,11 @@ impl Reference {
         Some(answered)
     }
 
-    /// True if a worker that is in good standing could tell whether this one or a request is broken.
+    /// True if a worker in good standing can tell whether this one or a request is broken. A late one can if this one is in doubt.
     fn has_other(&self, worker: WorkerId) -> bool {
-        let in_doubt = |other: &&Working| other.id == worker && other.suspended_until.is_some();
-        let waits_for_late_ones = self.workers.iter().any(|other| in_doubt(&other)) || !self.knows(worker);
-        let in_good_standing = |other: &&Working| other.id != worker && other.suspended_until.is_none();
-        self.workers.iter().filter(in_good_standing).any(|other| !other.overdue || waits_for_late_ones)
-    }
-
-    fn knows(&self, worker: WorkerId) -> bool {
-        self.workers.iter().any(|working| working.id == worker)
+        let is_trusted = self.workers.iter().any(|own| own.id == worker && own.suspended_until.is_none());
+        let may_judge = |other: &Working| other.suspended_until.is_none() && !(other.overdue && is_trusted);
+        self.workers.iter().any(|other| other.id != worker && may_judge(other))
     }
 
     fn strike(&mut self, now: Time, worker: WorkerId) {
