@@ -201,8 +201,8 @@ impl Batcher {
     }
 
     /// Records that a batch failed. Its requests are queued again, apart from others: each tenant's or, if all are of one tenant, in two
-    /// halves. A request that was alone in the batch is queued again if another worker can tell whether the request is the cause, and
-    /// otherwise removed and returned.
+    /// halves. A request that was alone in the batch is queued once more if the cause can be its worker and another worker is trusted.
+    /// Otherwise it is removed and returned.
     ///
     /// Returns `None` if the worker has no such batch.
     pub fn fail(
@@ -228,9 +228,9 @@ impl Batcher {
             flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();
         let failed_at = (cause == Cause::Worker).then_some(worker);
         if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice()) {
-            let has_other = cause == Cause::Worker && self.has_other(worker);
+            let has_another = cause == Cause::Worker && self.has_second_attempt(worker);
             let has_failed = |request: &mut Request| std::mem::replace(&mut request.has_failed_alone, true);
-            if self.requests.get_mut(alone).is_some_and(has_failed) || !has_other {
+            if self.requests.get_mut(alone).is_some_and(has_failed) || !has_another {
                 match cause {
                     Cause::Worker | Cause::Size => self.convict(now, *alone),
                     // The requests of its tenant would fail as well if they were apart from others, and so would those of others.

@@ -49,12 +49,10 @@ impl Batcher {
         })
     }
 
-    /// True if another worker can try a request that `worker` has failed, to find out whether the request is the cause. A worker that is not
-    /// trusted can't. An overdue one can only if `worker` itself is not trusted.
-    pub(super) fn has_other(&self, worker: WorkerId) -> bool {
-        let is_trusted = self.workers.get(&worker).is_some_and(|worker| worker.record.is_trusted());
-        let mut others = self.workers.iter().filter(|(id, _)| **id != worker);
-        others.any(|(_, other)| other.record.is_trusted() && !(other.is_overdue() && is_trusted))
+    /// True if a request that fails alone at `worker` is tried once more: another worker is trusted. While all of these are overdue,
+    /// `worker` itself tries again, because its failures can be its own.
+    pub(super) fn has_second_attempt(&self, worker: WorkerId) -> bool {
+        self.workers.iter().any(|(id, other)| *id != worker && other.record.is_trusted())
     }
 
     /// Begins the trial of the requests of a failed batch, except those that have one already.
@@ -133,8 +131,10 @@ impl Batcher {
         }
     }
 
+    /// Counts a failure that was the worker's own. It is suspended only if another worker can do its work.
     fn strike(&mut self, now: Time, worker: WorkerId) {
-        let has_other = self.has_other(worker);
+        let can_replace = |other: &Worker| other.record.is_trusted() && !other.is_overdue();
+        let has_other = self.workers.iter().any(|(id, other)| *id != worker && can_replace(other));
         let Some(record) = self.workers.get_mut(&worker).map(|worker| &mut worker.record) else { return };
         record.strikes = record.strikes.saturating_add(1);
         if record.strikes >= MAX_STRIKES && record.is_trusted() && has_other {

@@ -267,6 +267,36 @@ fn sizes_of_computed_batches(batcher: &mut Batcher, worker: WorkerId, now: Time)
 }
 
 #[test]
+fn a_worker_has_a_second_attempt_at_a_request_while_all_others_are_overdue() {
+    for (fails, failed) in [(1, false), (2, true)] {
+        let (mut batcher, slow, start) = trained(eager());
+        // Its first batches may take minutes.
+        for _ in 0..3 {
+            batcher.admit(start, 1, 100, None).expect("admitted");
+            let formed = batch(batcher.next(start));
+            batcher.complete(start, slow, formed.batch).expect("in flight");
+        }
+        let id = batcher.admit(start, 1, 100, None).expect("admitted");
+        assert_eq!(batch(batcher.next(start)).worker, slow);
+        let now = start + Duration::from_secs(2);
+        assert_eq!(batcher.suspend_overdue(now), [slow]);
+        let flaky = batcher.add_worker(now, 1);
+        let mut lost = vec![];
+        for _ in 0..fails {
+            let formed = batch(batcher.next(now));
+            assert_eq!((formed.worker, formed.requests), (flaky, vec![id]));
+            lost = batcher.fail(now, flaky, formed.batch, Cause::Worker).expect("in flight");
+        }
+        assert_eq!(lost, if failed { vec![id] } else { vec![] });
+        if !failed {
+            let formed = batch(batcher.next(now));
+            assert_eq!(batcher.complete(now, flaky, formed.batch), Some(vec![Some(id)]));
+            assert!(batcher.workers[&flaky].record.is_trusted());
+        }
+    }
+}
+
+#[test]
 fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterwards() {
     let sizes_after = |cause| {
         let (mut batcher, worker, now) = trained(eager());

@@ -658,14 +658,13 @@ impl Reference {
     }
 
     /// True if a worker in good standing can tell whether this one or a request is broken. A late one can if this one is in doubt.
-    fn has_other(&self, worker: WorkerId) -> bool {
-        let is_trusted = self.workers.iter().any(|own| own.id == worker && own.suspended_until.is_none());
-        let may_judge = |other: &Working| other.suspended_until.is_none() && !(other.overdue && is_trusted);
-        self.workers.iter().any(|other| other.id != worker && may_judge(other))
+    fn others(&self, worker: WorkerId) -> Vec<&Working> {
+        let others = self.workers.iter().filter(|other| other.id != worker);
+        others.filter(|other| other.suspended_until.is_none()).collect()
     }
 
     fn strike(&mut self, now: Time, worker: WorkerId) {
-        let has_other = self.has_other(worker);
+        let has_other = self.others(worker).iter().any(|other| !other.overdue);
         let Some(working) = self.workers.iter_mut().find(|working| working.id == worker) else { return };
         working.strikes += 1;
         if working.strikes >= 3 && working.suspended_until.is_none() && has_other {
@@ -712,7 +711,7 @@ impl Reference {
         let again: Vec<usize> = alive.into_iter().filter(|at| !self.is_in_another_place(*at)).collect();
         if given.requests.len() == 1 && again.len() == 1 {
             let had_failed = std::mem::replace(&mut self.requests[again[0]].failed_alone, true);
-            if had_failed || !is_of_worker || !self.has_other(worker) {
+            if had_failed || !is_of_worker || self.others(worker).is_empty() {
                 return Some(vec![self.give_up(now, again[0], cause != Cause::Features)]);
             }
         }
