@@ -5,9 +5,10 @@
     venv/        the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy, pyright
     torch/       the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
     frameworks/  the wheel and requirements/bridges.txt: Lightning, Accelerate, transformers, Ray, XGBoost, Keras
-    migration/   the wheel and requirements/migration.txt: Petastorm, datasets, tf.data, Ray Data
+    migration/   the wheel and requirements/migration.txt: datasets, tf.data, Ray Data
+    petastorm/   the wheel and requirements/petastorm.txt: Petastorm, whose pyarrow is older; PyTorch is that of migration/
 
-With `--frameworks` or `--migration`, it only installs the wheel that was built last into this environment, which requires Python 3.10.
+With `--frameworks` or `--migration`, it only installs the wheel that was built last into these environments, which require Python 3.10.
 
 Requires Python 3.9 or later with pip, PyPI, npm's registry, and the release binaries of the workspace. PyTorch is optional: if it
 cannot be installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
@@ -86,6 +87,20 @@ def install_wheel(python: Path, wheel: Path) -> None:
     uv("pip", "install", "--quiet", "--offline", "--no-deps", "--reinstall", "--python", python, wheel)
 
 
+def packages(python: Path) -> str:
+    """Returns the folder in which an environment has its packages."""
+    return run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+
+
+def install_migration(wheel: Path) -> None:
+    """Prepares the environments of the loaders that users come from. That of Petastorm finds PyTorch in the other one."""
+    migration = environment("migration", LOCKS / "migration.txt")
+    petastorm = environment("petastorm", LOCKS / "petastorm.txt")
+    for python in (migration, petastorm):
+        install_wheel(python, wheel)
+    (Path(packages(petastorm)) / "migration.pth").write_text(f"{packages(migration)}\n")
+
+
 def install_torch(wheel: Path) -> None:
     """Prepares the environment with PyTorch, or writes the reason why it is missing."""
     folder, lock, note = HOME / "torch", LOCKS / "torch.txt", HOME / "torch.missing"
@@ -104,7 +119,7 @@ def install_torch(wheel: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frameworks", action="store_true", help="prepare the environment with the frameworks only")
-    parser.add_argument("--migration", action="store_true", help="prepare the environment with the loaders that users come from only")
+    parser.add_argument("--migration", action="store_true", help="prepare the environments with the loaders that users come from only")
     options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     try:
@@ -112,7 +127,7 @@ def main() -> int:
             install_wheel(environment("frameworks", LOCKS / "bridges.txt"), next((HOME / "wheels").glob("*.whl")))
             return 0
         if options.migration:
-            install_wheel(environment("migration", LOCKS / "migration.txt"), next((HOME / "wheels").glob("*.whl")))
+            install_migration(next((HOME / "wheels").glob("*.whl")))
             return 0
         wheel = build_wheel()
         python = environment("venv", LOCKS / "test.txt")

@@ -21,6 +21,11 @@ def sections() -> dict[str, list[str]]:
     return found
 
 
+def interpreter(section: str) -> Path:
+    """Returns the Python for a section. Petastorm requires older packages, and has an environment of its own beside this one."""
+    return Path(sys.prefix).parent / "petastorm" / "bin" / "python" if section == "Petastorm" else Path(sys.executable)
+
+
 def check(section: str, location: str, file: Path, folder: Path) -> None:
     """Runs the blocks of a section in a new process, and compares the numbers of rows that both sides read."""
     theirs, ours = sections()[section]
@@ -28,6 +33,6 @@ def check(section: str, location: str, file: Path, folder: Path) -> None:
     text = f"{theirs}\n{ours}\nprint('read', rows, ours)\n".replace("grpc://127.0.0.1:8815", location)
     program = folder / "program.py"
     program.write_text(text.replace("/data/flights-3m.parquet", str(folder / "flights-3m.parquet")))
-    done = subprocess.run([sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run([str(interpreter(section)), str(program)], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert f"read {ROWS} {ROWS}" in done.stdout.splitlines(), done.stdout

@@ -56,7 +56,7 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// No server answered within [`Config::retry_deadline`](crate::Config::retry_deadline).
-    #[error("no answer within {waited:.1?} after {attempts} attempts; last error: {}", .last.with_causes())]
+    #[error("no answer within {waited:.1?} after {attempts} attempt{}; last error: {}", if *attempts == 1 { "" } else { "s" }, .last.with_causes())]
     RetryDeadlineExceeded {
         /// Time since the first attempt.
         waited: Duration,

@@ -27,6 +27,7 @@ impl fmt::Display for Waiting {
         let (waited, remaining, urls) = (waited.as_secs(), remaining.as_secs(), urls.join(", "));
         write!(f, "waiting for {subject} from {urls} for {waited} s: ")?;
         match last {
+            Some(error) if *failed == 1 => write!(f, "the first attempt failed: {}", error.with_causes()),
             Some(error) => write!(f, "{failed} attempts failed, the last one with: {}", error.with_causes()),
             None => write!(f, "no answer yet"),
         }?;
