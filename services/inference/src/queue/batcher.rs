@@ -93,7 +93,7 @@ struct Request {
     cohort: Cohort,
     /// Failed batch whose cause the request may be.
     trial: Option<BatchId>,
-    /// True if a batch with only this request has failed.
+    /// True if a batch with only this request has failed at a trusted worker.
     has_failed_alone: bool,
     /// True if the request was admitted by its prediction, false if because the queue was idle.
     was_predicted: bool,

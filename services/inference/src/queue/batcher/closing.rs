@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Batcher, InFlight, TIMER_SLACK, Worker, cohort::Cohort};
+use super::{Batcher, InFlight, TIMER_SLACK, Worker, cohort::Cohort, retries::MIN_OVERDUE};
 use crate::queue::{BatchId, CloseReason, FormedBatch, Priority, QueueConfig, RequestId, Time, WorkerId};
 
 /// The next batch of a cohort, if it were closed now: the longest prefix of its queue that fits.
@@ -23,13 +23,16 @@ pub(super) struct Prefix {
 impl Batcher {
     /// Returns the worker that can receive the next batch of a cohort first, and the time when it can.
     ///
-    /// A failed batch goes to another worker than before, and not to one that is not trusted, as long as there is one.
+    /// A failed batch goes to another worker than before, and not to one that is not trusted, as long as there is one. Another worker that is
+    /// a second later than predicted is not waited for.
     pub(super) fn next_worker(&self, now: Time, cohort: Cohort) -> Option<(WorkerId, Time)> {
         let gather_time = Duration::try_from_secs_f64(self.gather_seconds).unwrap_or_default();
+        let late_at = |worker: &Worker| worker.batches.back().map(|(_, end)| *end + MIN_OVERDUE);
+        let is_late = |worker: &Worker| late_at(worker).is_some_and(|at| at <= now);
         let rank = |id: WorkerId, worker: &Worker| match cohort {
             Cohort::Shared => 0,
             _ if !worker.record.is_trusted() => 2,
-            _ => u8::from(cohort.failed_at() == Some(id)),
+            _ => u8::from(cohort.failed_at() == Some(id) || is_late(worker)),
         };
         let best = self.usable(now).map(|(id, worker)| rank(*id, worker)).min()?;
         let free = |(id, worker): (&WorkerId, &Worker)| {
@@ -41,7 +44,12 @@ impl Batcher {
             // A worker that is late receives no further batch until it replies: the batch might expire there.
             let credits = credits.min(self.config.max_credits);
             let may = (worker.batches.len() as u64) < credits && *end + TIMER_SLACK >= now;
-            may.then(|| (Time::MAX, *id, end.saturating_sub(gather_time).max(now)))
+            let at = match may {
+                true => Some(end.saturating_sub(gather_time).max(now)),
+                false if best == 0 && cohort.failed_at().is_some() => late_at(worker),
+                false => None,
+            };
+            at.map(|at| (Time::MAX, *id, at))
         };
         // Among free workers, the one that has been free the longest.
         let ranked = self.usable(now).filter(|(id, worker)| rank(**id, worker) == best);

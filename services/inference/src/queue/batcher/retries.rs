@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Batcher, InFlight, Request, Worker, cohort::Cohort};
+use super::{Batcher, InFlight, Worker, cohort::Cohort};
 use crate::queue::{BatchId, Cause, Priority, RequestId, Time, WorkerId};
 
 /// A worker is overdue after this multiple of the predicted time of its batch, and at least after `MIN_OVERDUE`.
 const OVERDUE_RATIO: u32 = 10;
-const MIN_OVERDUE: Duration = Duration::from_secs(1);
+pub(super) const MIN_OVERDUE: Duration = Duration::from_secs(1);
 /// Number of batches after which a worker is expected to be as fast as predicted. Until then it may compile its model.
 const FIRST_BATCHES: u64 = 3;
 /// Time after which a worker is overdue with one of its first batches.
@@ -228,9 +228,7 @@ impl Batcher {
             flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();
         let failed_at = (cause == Cause::Worker).then_some(worker);
         if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice()) {
-            let has_another = cause == Cause::Worker && self.has_second_attempt(worker);
-            let has_failed = |request: &mut Request| std::mem::replace(&mut request.has_failed_alone, true);
-            if self.requests.get_mut(alone).is_some_and(has_failed) || !has_another {
+            if cause != Cause::Worker || !self.tries_again(worker, *alone) {
                 match cause {
                     Cause::Worker | Cause::Size => self.convict(now, *alone),
                     // The requests of its tenant would fail as well if they were apart from others, and so would those of others.

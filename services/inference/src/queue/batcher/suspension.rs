@@ -49,10 +49,19 @@ impl Batcher {
         })
     }
 
-    /// True if a request that fails alone at `worker` is tried once more: another worker is trusted. While all of these are overdue,
-    /// `worker` itself tries again, because its failures can be its own.
-    pub(super) fn has_second_attempt(&self, worker: WorkerId) -> bool {
-        self.workers.iter().any(|(id, other)| *id != worker && other.record.is_trusted())
+    /// Records that a request failed alone at `worker`. True if it is tried again, because another worker is trusted: once, and in
+    /// addition after each failure at a worker that is not trusted, which says nothing about the request. While all trusted workers
+    /// are overdue, the second attempt is at `worker`.
+    pub(super) fn tries_again(&mut self, worker: WorkerId, id: RequestId) -> bool {
+        let mut others = self.workers.iter().filter(|(other, _)| **other != worker);
+        if !others.any(|(_, other)| other.record.is_trusted()) {
+            return false;
+        }
+        if !self.workers.get(&worker).is_some_and(|own| own.record.is_trusted()) {
+            return true;
+        }
+        let Some(request) = self.requests.get_mut(&id) else { return false };
+        !std::mem::replace(&mut request.has_failed_alone, true)
     }
 
     /// Begins the trial of the requests of a failed batch, except those that have one already.

@@ -297,6 +297,51 @@ fn a_worker_has_a_second_attempt_at_a_request_while_all_others_are_overdue() {
 }
 
 #[test]
+fn failures_at_a_worker_that_is_not_trusted_say_nothing_about_a_request_while_another_one_is_overdue() {
+    let (mut batcher, slow, start) = trained(eager());
+    let broken = batcher.add_worker(start, 1);
+    let senders = [Sender { tenant: tenant(1, 1), every: ms(5), is_poison: false }];
+    simulate(&mut batcher, &senders, &[broken], 1);
+    assert!(!batcher.workers[&broken].record.is_trusted());
+    let mut now = ms(10_000);
+    batcher.suspend(now, broken);
+    let id = batcher.admit(now, 1, 100, Some(Duration::from_secs(600))).expect("admitted");
+    assert_eq!(batch(batcher.next(now)).worker, slow);
+    now += Duration::from_secs(2);
+    assert_eq!(batcher.suspend_overdue(now), [slow]);
+    for _ in 0..3 {
+        let formed = loop {
+            match batcher.next(now) {
+                Decision::Send(formed) => break formed,
+                Decision::Wait(suspended_until) => now = suspended_until.expect("the suspension ends"),
+            }
+        };
+        assert_eq!((formed.worker, formed.requests), (broken, vec![id]));
+        assert_eq!(batcher.fail(now, broken, formed.batch, Cause::Worker), Some(vec![]));
+    }
+    batcher.remove_worker(now, broken);
+    assert_eq!(batcher.unshared.len(), 0, "its tenant is not to blame");
+}
+
+#[test]
+fn a_failed_request_waits_at_most_a_second_longer_than_predicted_for_another_worker() {
+    let (mut batcher, flaky, start) = trained(eager());
+    let id = batcher.admit(start, 1, 100, None).expect("admitted");
+    let failed = batch(batcher.next(start));
+    assert_eq!(failed.worker, flaky);
+    // A worker that compiles its model takes minutes for its first batch, before it is overdue.
+    let new = batcher.add_worker(start, 1);
+    batcher.admit(start, 1, 100, None).expect("admitted");
+    let compiling = batch(batcher.next(start));
+    assert_eq!(compiling.worker, new);
+    assert_eq!(batcher.fail(start, flaky, failed.batch, Cause::Worker), Some(vec![]));
+    let Decision::Wait(Some(at)) = batcher.next(start) else { panic!("another worker is busy") };
+    assert!(at > start + ms(1000) && at < start + ms(1010), "{at:?}");
+    let again = batch(batcher.next(at));
+    assert_eq!((again.worker, again.requests), (flaky, vec![id]));
+}
+
+#[test]
 fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterwards() {
     let sizes_after = |cause| {
         let (mut batcher, worker, now) = trained(eager());

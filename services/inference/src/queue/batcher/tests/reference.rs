@@ -710,8 +710,13 @@ impl Reference {
         }
         let again: Vec<usize> = alive.into_iter().filter(|at| !self.is_in_another_place(*at)).collect();
         if given.requests.len() == 1 && again.len() == 1 {
-            let had_failed = std::mem::replace(&mut self.requests[again[0]].failed_alone, true);
-            if had_failed || !is_of_worker || self.others(worker).is_empty() {
+            let own = self.workers.iter().find(|working| working.id == worker).unwrap();
+            let tries_again = match (is_of_worker && !self.others(worker).is_empty(), own.suspended_until) {
+                (false, _) => false,
+                (true, Some(_)) => true,
+                (true, None) => !std::mem::replace(&mut self.requests[again[0]].failed_alone, true),
+            };
+            if !tries_again {
                 return Some(vec![self.give_up(now, again[0], cause != Cause::Features)]);
             }
         }
@@ -766,12 +771,15 @@ impl Reference {
         if self.workers.iter().all(|worker| worker.suspended_until.is_some_and(|until| now < until)) {
             usable = self.workers.iter().filter(|worker| !worker.overdue).collect();
         }
+        let (mut waits, second) = (false, Duration::from_secs(1));
         if with != With::All {
             let failed_at = if let With::Part(_, failed_at) = with { failed_at } else { None };
             let trusted: Vec<&Working> =
                 usable.iter().copied().filter(|worker| worker.suspended_until.is_none()).collect();
-            let others: Vec<&Working> =
-                trusted.iter().copied().filter(|worker| Some(worker.id) != failed_at).collect();
+            let late = |worker: &&Working| worker.has.last().is_some_and(|last| last.end + second <= now);
+            let others = trusted.iter().copied().filter(|worker| Some(worker.id) != failed_at);
+            let others: Vec<&Working> = others.filter(|worker| !late(worker)).collect();
+            waits = failed_at.is_some() && !others.is_empty();
             usable = [others, trusted, usable].into_iter().find(|some| !some.is_empty()).unwrap_or_default();
         }
         // Free workers first, the longest idle of them; then workers that are about to be free.
@@ -780,14 +788,17 @@ impl Reference {
             return Some((now, idle.id));
         }
         let gather_time = Duration::from_secs_f64(self.gather_seconds);
-        usable
-            .into_iter()
-            .filter(|worker| worker.suspended_until.is_none())
-            .filter(|worker| (worker.has.len() as u64) < worker.credits.min(self.config.max_credits))
-            .filter_map(|worker| worker.has.last().map(|last| (last.end, worker.id)))
-            .filter(|(end, _)| *end + Duration::from_millis(1) >= now)
-            .map(|(end, id)| (end.saturating_sub(gather_time).max(now), id))
-            .min()
+        let busy = usable.into_iter().filter_map(|worker| {
+            let end = worker.has.last()?.end;
+            let has_credit = (worker.has.len() as u64) < worker.credits.min(self.config.max_credits);
+            let is_in_time = end + Duration::from_millis(1) >= now;
+            if worker.suspended_until.is_none() && has_credit && is_in_time {
+                Some((end.saturating_sub(gather_time).max(now), worker.id))
+            } else {
+                waits.then_some((end + second, worker.id))
+            }
+        });
+        busy.min()
     }
 
     pub(super) fn next(&mut self, now: Time) -> Decision {
