@@ -22,7 +22,7 @@ def sections() -> dict[str, list[str]]:
 
 
 def interpreter(section: str) -> Path:
-    """Returns the Python for a section. Petastorm requires older packages, and has an environment of its own beside this one."""
+    """Returns the Python for a section. Petastorm requires older packages, and has an environment of its own in the same folder."""
     return Path(sys.prefix).parent / "petastorm" / "bin" / "python" if section == "Petastorm" else Path(sys.executable)
 
 

@@ -29,7 +29,7 @@ const POWERS: [f64; 23] = [
 const POWERS_F32: [f32; 11] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10];
 
 /// Converts values as Arrow does, except that decimals become the nearest floats, also in lists and structs. Beyond the range of the
-/// float type they become infinite. Decimals of 256 bits become integers, and dates of 64 bits timestamps, only if they fit.
+/// float type they become infinite. Decimals of 256 bits become integers and times, and dates of 64 bits timestamps, only if they fit.
 ///
 /// # Errors
 /// As `arrow_cast::cast_with_options`.
@@ -41,8 +41,8 @@ pub fn cast(array: &ArrayRef, to: &DataType, options: &CastOptions<'_>) -> Resul
 /// Returns true if [`cast`] differs from the conversion of Arrow.
 pub(crate) fn differs(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
-        (DataType::Decimal256(..), to) if to.is_integer() => true,
-        (DataType::Date64, DataType::Timestamp(_, None)) => true,
+        (DataType::Decimal256(..), to) if has_whole(to) => true,
+        (DataType::Date64, DataType::Timestamp(..)) => true,
         (from, to) if from.is_decimal() => to.is_floating(),
         (DataType::Dictionary(_, from), to) => differs(from, to),
         (DataType::Struct(from), DataType::Struct(to)) => {
@@ -91,7 +91,7 @@ fn number(unscaled: i256, scale: i8) -> Number {
 }
 
 /// Converts the parts of an array that Arrow would not convert correctly to the type `to`: decimals to floats if `to` has floats, decimals of 256
-/// bits to decimals of 128 bits if `to` has integers, and dates of 64 bits to milliseconds if `to` has timestamps. Other parts keep their types.
+/// bits to decimals of 128 bits if `to` has integers or times, and dates of 64 bits to milliseconds if `to` has timestamps. Other parts keep their types.
 fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if !differs(array.data_type(), to) {
         return Ok(Arc::clone(array));
@@ -101,7 +101,7 @@ fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
         (DataType::Decimal32(..), to) => floats::<Decimal32Type>(array, to),
         (DataType::Decimal64(..), to) => floats::<Decimal64Type>(array, to),
         (DataType::Decimal128(..), to) => floats::<Decimal128Type>(array, to),
-        (DataType::Decimal256(..), to) if to.is_integer() => Arc::new(whole(array)?),
+        (DataType::Decimal256(..), to) if has_whole(to) => Arc::new(whole(array)?),
         // The product of milliseconds would wrap around. Timestamps are converted with a check.
         (DataType::Date64, DataType::Timestamp(..)) => cast_with_options(
             array,
@@ -133,8 +133,13 @@ fn prepared(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-/// Removes the fractions of decimals. Those beyond 128 bits become the largest or the smallest number of
-/// 128 bits, which no integer type holds, so that the cast that follows rejects it.
+/// True if the values of a type are integers of up to 64 bits.
+fn has_whole(to: &DataType) -> bool {
+    to.is_integer() || matches!(to, DataType::Timestamp(..) | DataType::Duration(_))
+}
+
+/// Removes the fractions of decimals. A value beyond 128 bits becomes the limit of 128 bits. The cast that follows rejects it, because no
+/// integer type holds it.
 fn whole(array: &ArrayRef) -> Result<Decimal128Array, ArrowError> {
     let decimals = array.as_primitive::<Decimal256Type>();
     let scale = decimals.scale();

@@ -309,6 +309,8 @@ mod tests {
             ("file:///data?secret", "a query (?...)"),
             ("http://host/a.parquet#secret", "a fragment (#...) is not supported"),
             ("https:/user:secret@host/data", "a user or password in the URL is not supported"),
+            ("url:s3://key:secret@bucket/data", "expected a path, or a URL that begins with its scheme"),
+            ("url:https://host/data?sig=secret", "expected a path, or a URL that begins with its scheme"),
         ] {
             let Err(error) = Location::parse(url, &Config::default()) else { panic!("{url} is accepted") };
             let error = error.to_string();

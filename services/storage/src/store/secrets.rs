@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{shown_url::user_of, unescaped::Unescaped};
 
-/// Shorter values are not redacted, in characters. They are no secrets, and occur in texts by chance.
+/// Minimum length of a value that is redacted, in characters. Shorter ones occur in texts by chance.
 const MIN_CHARS: usize = 4;
 /// Minimum length of a value that is redacted also inside of other words, in characters. Shorter values occur there by chance.
 const MIN_PART_CHARS: usize = 8;
@@ -388,6 +388,9 @@ mod tests {
         assert_eq!(secrets.redact("\u{f6}%C3%B6\\"), "\u{f6}%C3%B6\\");
         let secrets = Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "%B6abcdefg")]);
         assert_eq!(secrets.redact("a \u{f6}abcdefg"), "a (value of AWS_SECRET_ACCESS_KEY)");
+        // White space precedes a short secret with an encoded character.
+        let secrets = Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "\u{f6}abcd")]);
+        assert_eq!(secrets.redact("a \\u00f6abcd b"), "a (value of AWS_SECRET_ACCESS_KEY) b");
         // Secrets overlap.
         let secrets =
             Secrets::of(&[("AWS_SECRET_ACCESS_KEY", "abcdefgh"), ("AWS_SESSION_TOKEN", "ghijklmn")]);

@@ -34,8 +34,14 @@ pub fn shown_url(text: &str) -> String {
 /// # Errors
 /// [`Error::Invalid`] with the [shown](shown_url) form of the URL.
 pub fn check_url(url: &str) -> Result<(), Error> {
-    let Some(parts) = Parts::of(url).filter(Parts::is_whole) else { return Ok(()) };
-    let detail = if parts.user.is_some() {
+    let Some(parts) = Parts::of(url) else { return Ok(()) };
+    let detail = if !parts.is_whole() {
+        // A path can contain a URL; the parser of URLs finds another scheme in other texts.
+        if url.starts_with('/') || !url.contains("://") {
+            return Ok(());
+        }
+        "expected a path, or a URL that begins with its scheme"
+    } else if parts.user.is_some() {
         "a user or password in the URL is not supported; use the environment"
     } else if parts.query.is_some() {
         "a query (?...), such as that of a presigned or SAS URL, is not supported; use credentials in the environment, and write a ? \
@@ -140,7 +146,7 @@ fn user<'a>(scheme: &str, rest: &'a str) -> Option<&'a str> {
     }
     let after = authority.rsplit_once(']').map_or(authority, |(_, after)| after);
     let (_, port) = after.split_once(':')?;
-    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = port.parse::<u16>().is_ok();
     if is_port && !WITHOUT_PORT.contains(&scheme) {
         return None;
     }
@@ -178,6 +184,9 @@ mod tests {
             ("file://user:SECRET@host/x", "file://(not shown)@host/x"),
             ("ftp://user:SECRET@host/x", "ftp://(not shown)@host/x"),
             ("https://user:SECRET@host:99999999/x", "https://(not shown)@host:99999999/x"),
+            ("https://user:99999999/SECRET@host/x", "https://(not shown)@host/x"),
+            ("url:s3://KEY:SECRET@bucket/x", "url:s3://(not shown)@bucket/x"),
+            ("data/x s3://SECRET@bucket/x", "data/x s3://(not shown)@bucket/x"),
             ("https://user:SECRET@host/a@b", "https://(not shown)@host/a@b"),
             ("https://user:SEC/RET@host/a", "https://(not shown)@host/a"),
             ("https://user:SEC?RET@host/a", "https://(not shown)@host/a"),

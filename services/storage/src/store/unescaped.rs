@@ -65,7 +65,9 @@ impl Unescaped {
                     Decoded::Byte(byte) if is_blank(byte) => is_after_gap = true,
                     Decoded::Byte(byte) => found.push(byte, place),
                     Decoded::Char(char) => {
-                        char.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| found.push(byte, place));
+                        for (at, byte) in char.encode_utf8(&mut [0; 4]).bytes().enumerate() {
+                            found.push(byte, Place { is_after_gap: place.is_after_gap && at == 0, ..place });
+                        }
                     }
                 }
             }

@@ -40,7 +40,7 @@ impl Batcher {
     }
 
     /// Workers that can receive batches: those that are neither overdue nor suspended. If all workers are suspended, those that are not overdue.
-    /// If some are suspended and all others overdue, none: the overdue ones may only be slow, and requests would fail at a suspended one.
+    /// None if some are suspended and all others overdue: an overdue worker may only be slow, but a suspended one fails requests.
     pub(super) fn usable(&self, now: Time) -> impl Iterator<Item = (&WorkerId, &Worker)> {
         let all_suspended = self.workers.values().all(|worker| worker.record.is_suspended(now));
         self.workers.iter().filter(move |(_, worker)| {
