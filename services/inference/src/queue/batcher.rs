@@ -137,6 +137,8 @@ struct InFlight {
     is_gathered: bool,
     /// True if its worker is overdue.
     is_overdue: bool,
+    /// True if its requests are of tenants that share batches, and of no failed batch.
+    is_shared: bool,
 }
 
 impl Request {
@@ -261,17 +263,16 @@ impl Batcher {
         while self.queued.len() > self.config.max_queue_requests
             || self.queued_rows() > self.config.max_queue_rows
         {
-            let Some(id) = self.displace() else { break };
+            let Some(id) = self.displaceable().next() else { break };
+            self.displace(id);
             displaced.push(id);
         }
         displaced
     }
 
-    /// Removes and returns the last request of low priority in the order of service, if there is one.
-    fn displace(&mut self) -> Option<RequestId> {
-        let id = self.displaceable().next()?;
+    /// Removes a request of low priority that makes room for another one.
+    pub fn displace(&mut self, id: RequestId) {
         self.remove(id);
-        Some(id)
     }
 
     /// Queued requests of low priority, the last of the order of service first.
@@ -287,7 +288,14 @@ impl Batcher {
     }
 
     /// Removes a request whose caller no longer waits. If a worker has the request already, it still computes its rows.
-    pub fn cancel(&mut self, id: RequestId) {
+    pub fn cancel(&mut self, now: Time, id: RequestId) {
+        self.leave(now, id);
+    }
+
+    /// Removes a request that is not answered because it has no more time, or its caller does not wait. If the request is the suspected cause
+    /// of a failed batch, it is treated as the cause.
+    fn leave(&mut self, now: Time, id: RequestId) {
+        self.suspect(now, id);
         self.remove(id);
     }
 
@@ -305,13 +313,13 @@ impl Batcher {
             {
                 self.more_caution(now, tenant);
             }
-            self.remove(id);
+            self.leave(now, id);
             expired.push(id);
         }
         while let Some(&(since, id)) = self.queued_since.first()
             && since.saturating_add(self.config.max_time_in_queue) <= now
         {
-            self.remove(id);
+            self.leave(now, id);
             expired.push(id);
         }
         expired
@@ -364,9 +372,12 @@ impl Batcher {
             Some((_, free)) if free > now => return Decision::Wait(earliest(wait, free)),
             Some(_) => {}
         }
-        let mut next = None;
+        let (mut next, mut kept) = (None, Vec::new());
         for cohort in self.cohorts.heads() {
             let Some((worker, free)) = self.next_worker(now, cohort) else { continue };
+            if kept.contains(&worker) {
+                continue;
+            }
             if free > now {
                 wait = earliest(wait, free);
                 continue;
@@ -380,7 +391,8 @@ impl Batcher {
             // A batch that could expire before a busy worker starts it stays queued until that worker is done. No other batch may
             // delay it there.
             if start.is_some_and(|start| start + self.margin() + TIMER_SLACK >= prefix.deadline) {
-                break;
+                kept.push(worker);
+                continue;
             }
             match self.close_reason(now, &prefix) {
                 Ok(reason) => {
@@ -578,8 +590,9 @@ impl Batcher {
         {
             self.queues[request.priority as usize].turns.unused(request.tenant, request.rows);
         }
+        // Without this outcome, the trial says nothing about the worker.
         if let Some(trial) = request.as_ref().and_then(|request| request.trial) {
-            self.leave_trial(trial);
+            self.trials.remove(&trial);
         }
         request.is_some_and(|request| self.deadlines.remove(&(request.deadline, id)))
     }

@@ -28,7 +28,7 @@ impl<P: Clone, R> Drop for PendingRequest<P, R> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         if state.take(self.id).is_some() {
-            state.batcher.cancel(self.id);
+            state.batcher.cancel(self.shared.now(), self.id);
             self.shared.count("cancelled", &mut state.outcomes.cancelled);
             self.shared.dispatch(&mut state);
         }

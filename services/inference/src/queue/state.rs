@@ -242,7 +242,7 @@ impl<P: Clone, R> Shared<P, R> {
         }
         drop(candidates);
         for id in displaced {
-            state.batcher.cancel(id);
+            state.batcher.displace(id);
             self.displaced(state, id);
         }
         state.held.take(tenant, bytes);

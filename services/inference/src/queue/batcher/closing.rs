@@ -24,13 +24,14 @@ impl Batcher {
     /// Returns the worker that can receive the next batch of a cohort first, and the time when it can.
     ///
     /// A failed batch goes to another worker than before, and not to one that is not trusted, as long as there is one. Another worker that is
-    /// a second later than predicted is not waited for.
+    /// a second later than predicted is not waited for. Requests of a tenant that shares no batches go to a worker that is not trusted only if no
+    /// other worker is free.
     pub(super) fn next_worker(&self, now: Time, cohort: Cohort) -> Option<(WorkerId, Time)> {
         let gather_time = Duration::try_from_secs_f64(self.gather_seconds).unwrap_or_default();
         let late_at = |worker: &Worker| worker.batches.back().map(|(_, end)| *end + MIN_OVERDUE);
         let is_late = |worker: &Worker| late_at(worker).is_some_and(|at| at <= now);
         let rank = |id: WorkerId, worker: &Worker| match cohort {
-            Cohort::Shared => 0,
+            Cohort::Shared | Cohort::Tenant(_) => 0,
             _ if !worker.record.is_trusted() => 2,
             _ => u8::from(cohort.failed_at() == Some(id) || is_late(worker)),
         };
@@ -53,7 +54,9 @@ impl Batcher {
         };
         // Among free workers, the one that has been free the longest.
         let ranked = self.usable(now).filter(|(id, worker)| rank(**id, worker) == best);
-        let first = ranked.filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
+        let is_last = |id: WorkerId| cohort != Cohort::Shared && !self.workers[&id].record.is_trusted();
+        let first =
+            ranked.filter_map(free).min_by_key(|(free_since, id, at)| (*at, is_last(*id), *free_since, *id));
         first.map(|(_, id, at)| (id, at))
     }
 
@@ -172,6 +175,7 @@ impl Batcher {
             closed_at: now,
             is_gathered: false,
             is_overdue: false,
+            is_shared: cohort == Cohort::Shared,
         };
         self.in_flight.insert(batch, flight);
         if let Some(worker) = self.workers.get_mut(&worker) {

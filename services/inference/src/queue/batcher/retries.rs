@@ -222,7 +222,7 @@ impl Batcher {
             }
         }
         if cause == Cause::Worker {
-            self.begin_trial(now, worker, batch, &flight.requests);
+            self.begin_trial(now, worker, batch, (&flight.requests, flight.is_shared));
         }
         let again: Vec<RequestId> =
             flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();

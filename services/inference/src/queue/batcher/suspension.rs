@@ -1,7 +1,8 @@
 //! Workers whose failures are their own, and tenants whose requests fail.
 //!
 //! A failed batch is no evidence: its worker or one of its requests can be the cause. Its requests therefore have a *trial*. If all of
-//! them are answered by other workers, the failure was that of the worker. If one of them fails alone, it was that of the request.
+//! them are answered by other workers, the failure was that of the worker. If one of them fails alone, it was that of the request. If one
+//! leaves unanswered, the trial has no result, and the tenant of that request is treated as the cause.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -64,13 +65,13 @@ impl Batcher {
         !std::mem::replace(&mut request.has_failed_alone, true)
     }
 
-    /// Begins the trial of the requests of a failed batch, except those that have one already.
+    /// Begins the trial of the requests of a failed batch, except those that have one already. `is_shared` is that of the batch.
     pub(super) fn begin_trial(
         &mut self,
         now: Time,
         worker: WorkerId,
         batch: BatchId,
-        requests: &[RequestId],
+        (requests, is_shared): (&[RequestId], bool),
     ) {
         let mut open = 0;
         for id in requests {
@@ -83,8 +84,13 @@ impl Batcher {
             self.trials.insert(batch, Trial { worker, open, is_answered_by_another: false });
         }
         // It was sent this batch to find out whether it works again.
-        let on_probation = |worker: &&Worker| !worker.record.is_trusted() && !worker.record.is_suspended(now);
-        if self.workers.get(&worker).filter(on_probation).is_some() {
+        let on_probation =
+            |worker: &&mut Worker| !worker.record.is_trusted() && !worker.record.is_suspended(now);
+        if let Some(failed) = self.workers.get_mut(&worker).filter(on_probation) {
+            if !is_shared {
+                // One of its requests is more likely to be the cause. The time stays the same.
+                failed.record.suspensions = failed.record.suspensions.saturating_sub(1);
+            }
             self.suspend(now, worker);
         }
     }
@@ -103,16 +109,6 @@ impl Batcher {
         }
     }
 
-    /// Ends the trial of a request without an outcome.
-    pub(super) fn leave_trial(&mut self, batch: BatchId) {
-        if let Some(trial) = self.trials.get_mut(&batch) {
-            trial.open -= 1;
-            if trial.open == 0 {
-                self.trials.remove(&batch);
-            }
-        }
-    }
-
     /// Records that a request failed alone: its worker is not to blame, and the requests of its tenant share no batches for a while.
     pub(super) fn convict(&mut self, now: Time, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
@@ -120,6 +116,20 @@ impl Batcher {
         if let Some(batch) = request.trial.take() {
             self.trials.remove(&batch);
         }
+        self.set_apart(now, tenant);
+    }
+
+    /// Sets the tenant of a request apart if the request has a trial, which it leaves. Otherwise, a tenant whose requests fail could
+    /// withdraw each before it fails alone.
+    pub(super) fn suspect(&mut self, now: Time, id: RequestId) {
+        let Some(request) = self.requests.get(&id) else { return };
+        if request.trial.is_some_and(|batch| self.trials.contains_key(&batch)) {
+            self.set_apart(now, request.tenant);
+        }
+    }
+
+    /// Lets the requests of a tenant share no batches for a while.
+    fn set_apart(&mut self, now: Time, tenant: Tenant) {
         if tenant == Tenant::SERVER {
             return; // Without tokens, all callers are one tenant.
         }

@@ -97,8 +97,8 @@ fn compare(seed: u64, operations: u64) -> usize {
             }
             35..40 => {
                 let id = RequestId(random.u64(0..=last));
-                batcher.cancel(id);
-                reference.cancel(id);
+                batcher.cancel(now, id);
+                reference.cancel(now, id);
             }
             40..43 => {
                 let credits = random.u64(0..4);
@@ -417,7 +417,7 @@ fn a_batch_has_waiting_requests_until_the_last_one_is_cancelled() {
     assert_eq!(formed.requests, requests);
     for request in requests {
         assert!(batcher.has_waiting_requests(formed.batch));
-        batcher.cancel(request);
+        batcher.cancel(now, request);
     }
     assert!(!batcher.has_waiting_requests(formed.batch));
 }

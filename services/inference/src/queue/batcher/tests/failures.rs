@@ -342,6 +342,85 @@ fn a_failed_request_waits_at_most_a_second_longer_than_predicted_for_another_wor
 }
 
 #[test]
+fn a_tenant_that_withdraws_its_failing_requests_has_no_worker_suspended_and_is_set_apart() {
+    for is_cancelled in [true, false] {
+        let (mut batcher, first, mut now) = trained(eager());
+        let second = batcher.add_worker(now, 1);
+        let [calm, evil] = [tenant(1, 1), tenant(2, 1)];
+        for _ in 0..20 {
+            let calm = batcher.admit_for(calm.into(), now, (1, 100), None).expect("the queue has room");
+            let timeout = if is_cancelled { None } else { Some(ms(100)) };
+            let evil = batcher.admit_for(evil.into(), now, (1, 100), timeout).expect("the queue has room");
+            let mut is_answered = false;
+            while !is_answered {
+                let formed = batch(batcher.next(now));
+                if formed.requests.contains(&evil) {
+                    batcher.fail(now, formed.worker, formed.batch, Cause::Worker).expect("in flight");
+                    if is_cancelled {
+                        batcher.cancel(now, evil);
+                    } else {
+                        batcher.expire(now + ms(100));
+                    }
+                } else {
+                    assert_eq!(formed.requests, [calm]);
+                    batcher.complete(now, formed.worker, formed.batch).expect("in flight");
+                    is_answered = true;
+                }
+            }
+            now += ms(200);
+            batcher.cancel(now, evil);
+        }
+        assert_eq!(batcher.suspended(), [], "{first:?} and {second:?} work");
+        assert!(batcher.unshared.contains_key(&evil.id()) && !batcher.unshared.contains_key(&calm.id()));
+    }
+}
+
+#[test]
+fn a_worker_receives_batches_after_its_suspension_also_if_no_tenant_shares_batches() {
+    let (mut batcher, good, now) = trained(eager());
+    let broken = batcher.add_worker(now, 1);
+    let only = tenant(1, 1);
+    simulate(&mut batcher, &[Sender { tenant: only, every: ms(5), is_poison: false }], &[broken], 1);
+    let mut now = ms(100_000);
+    assert!(!batcher.workers[&broken].record.is_trusted());
+    batcher.unshared.insert(only.id(), now + Duration::from_secs(60));
+    let mut admit = |now: Time| {
+        batcher.admit_for(only.into(), now, (1, 100), None).expect("the queue has room");
+        batch(batcher.next(now))
+    };
+    // A worker that is trusted comes first, if it is free.
+    let busy = admit(now);
+    assert_eq!(busy.worker, good);
+    let probe = admit(now);
+    assert_eq!(probe.worker, broken);
+    now += ms(2);
+    batcher.complete(now, broken, probe.batch).expect("in flight");
+    assert!(batcher.workers[&broken].record.is_trusted());
+}
+
+#[test]
+fn a_failed_probe_of_a_tenant_that_shares_no_batches_does_not_lengthen_the_suspension() {
+    let (mut batcher, good, now) = trained(eager());
+    let broken = batcher.add_worker(now, 1);
+    let only = tenant(1, 1);
+    simulate(&mut batcher, &[Sender { tenant: only, every: ms(5), is_poison: false }], &[broken], 1);
+    batcher.suspended();
+    let suspensions = batcher.workers[&broken].record.suspensions;
+    let now = ms(100_000);
+    batcher.unshared.insert(only.id(), now + Duration::from_secs(60));
+    for worker in [good, broken] {
+        batcher.admit_for(only.into(), now, (1, 100), None).expect("the queue has room");
+        let formed = batch(batcher.next(now));
+        assert_eq!(formed.worker, worker);
+        if worker == broken {
+            batcher.fail(now, broken, formed.batch, Cause::Worker).expect("in flight");
+        }
+    }
+    assert_eq!(batcher.suspended().len(), 1);
+    assert_eq!(batcher.workers[&broken].record.suspensions, suspensions);
+}
+
+#[test]
 fn a_tenant_whose_features_cannot_be_looked_up_shares_batches_with_others_afterwards() {
     let sizes_after = |cause| {
         let (mut batcher, worker, now) = trained(eager());

@@ -59,6 +59,7 @@ struct Trial {
     worker: WorkerId,
     open: usize,
     by_another: bool,
+    is_over: bool,
 }
 
 struct Working {
@@ -83,6 +84,7 @@ struct Given {
     at: Time,
     end: Time,
     sent: bool,
+    shared: bool,
 }
 
 impl Request {
@@ -160,8 +162,17 @@ impl Reference {
             *next = next.saturating_sub(paid);
         }
         if let Some(trial) = self.requests[at].trial.take() {
-            self.trials[trial].open = self.trials[trial].open.saturating_sub(1);
+            self.trials[trial].is_over = true;
         }
+    }
+
+    /// Ends a request that its caller or its time takes from a trial.
+    fn leave(&mut self, now: Time, at: usize) {
+        let Request { tenant, trial, is_alive, .. } = self.requests[at];
+        if is_alive && trial.is_some_and(|trial| !self.trials[trial].is_over) {
+            self.set_apart(now, tenant);
+        }
+        self.end(at);
     }
 
     pub(super) fn displaced(&mut self) -> Vec<RequestId> {
@@ -391,9 +402,9 @@ impl Reference {
         self.caution.insert(tenant.id(), (caution, now));
     }
 
-    pub(super) fn cancel(&mut self, id: RequestId) {
+    pub(super) fn cancel(&mut self, now: Time, id: RequestId) {
         if (id.0 as usize) < self.requests.len() {
-            self.end(id.0 as usize);
+            self.leave(now, id.0 as usize);
         }
     }
 
@@ -404,7 +415,7 @@ impl Reference {
             .collect();
         expired.sort();
         for (_, at) in &expired {
-            self.end(*at);
+            self.leave(now, *at);
             let Request { tenant, was_predicted, priority, .. } = self.requests[*at];
             if !self.workers.is_empty() && was_predicted && priority == Priority::Normal {
                 self.add_caution(now, tenant, 0.02);
@@ -418,7 +429,7 @@ impl Reference {
             .collect();
         waited.sort();
         for (since, at) in waited {
-            self.end(at);
+            self.leave(now, at);
             expired.push((since, at));
         }
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
@@ -582,11 +593,12 @@ impl Reference {
             self.end(at);
             return RequestId(at as u64);
         }
-        let tenant = self.requests[at].tenant;
-        if let Some(trial) = self.requests[at].trial.take() {
-            // No verdict about its worker.
-            self.trials[trial].open = usize::MAX;
-        }
+        self.end(at);
+        self.set_apart(now, self.requests[at].tenant);
+        RequestId(at as u64)
+    }
+
+    fn set_apart(&mut self, now: Time, tenant: Tenant) {
         if tenant != Tenant::SERVER {
             self.unshared.insert(tenant.id(), now + Duration::from_secs(60));
             for request in self.requests.iter_mut().filter(|request| request.is_alive) {
@@ -596,8 +608,6 @@ impl Reference {
                 }
             }
         }
-        self.end(at);
-        RequestId(at as u64)
     }
 
     pub(super) fn set_config(&mut self, config: QueueConfig) {
@@ -640,10 +650,10 @@ impl Reference {
                 continue;
             }
             if let Some(trial) = self.requests[at].trial.take() {
-                let Trial { worker: failed, open, by_another } = &mut self.trials[trial];
+                let Trial { worker: failed, open, by_another, is_over } = &mut self.trials[trial];
                 *by_another |= *failed != worker;
-                *open = open.saturating_sub(1);
-                if *open == 0 && *by_another {
+                *open -= 1;
+                if *open == 0 && !std::mem::replace(is_over, true) && *by_another {
                     let failed = *failed;
                     self.strike(now, failed);
                 }
@@ -702,9 +712,12 @@ impl Reference {
             for at in &untried {
                 self.requests[*at].trial = Some(self.trials.len());
             }
-            self.trials.push(Trial { worker, open: untried.len(), by_another: false });
+            self.trials.push(Trial { worker, open: untried.len(), by_another: false, is_over: false });
             let working = self.workers.iter().find(|working| working.id == worker);
             if working.and_then(|working| working.suspended_until).is_some_and(|until| until <= now) {
+                if !given.shared {
+                    self.workers.iter_mut().find(|own| own.id == worker).unwrap().suspensions -= 1;
+                }
                 self.suspend(now, worker);
             }
         }
@@ -772,33 +785,32 @@ impl Reference {
             usable = self.workers.iter().filter(|worker| !worker.overdue).collect();
         }
         let (mut waits, second) = (false, Duration::from_secs(1));
-        if with != With::All {
-            let failed_at = if let With::Part(_, failed_at) = with { failed_at } else { None };
-            let trusted: Vec<&Working> =
-                usable.iter().copied().filter(|worker| worker.suspended_until.is_none()).collect();
+        let is_trusted = |worker: &&Working| worker.suspended_until.is_none();
+        if let With::Part(_, failed_at) = with {
+            let trusted: Vec<&Working> = usable.iter().copied().filter(is_trusted).collect();
             let late = |worker: &&Working| worker.has.last().is_some_and(|last| last.end + second <= now);
             let others = trusted.iter().copied().filter(|worker| Some(worker.id) != failed_at);
             let others: Vec<&Working> = others.filter(|worker| !late(worker)).collect();
             waits = failed_at.is_some() && !others.is_empty();
             usable = [others, trusted, usable].into_iter().find(|some| !some.is_empty()).unwrap_or_default();
         }
-        // Free workers first, the longest idle of them; then workers that are about to be free.
-        let idle = usable.iter().filter(|worker| worker.has.is_empty());
-        if let Some(idle) = idle.min_by_key(|worker| (worker.since, worker.id)) {
-            return Some((now, idle.id));
-        }
         let gather_time = Duration::from_secs_f64(self.gather_seconds);
-        let busy = usable.into_iter().filter_map(|worker| {
-            let end = worker.has.last()?.end;
+        let ready = |worker: &Working| {
+            let Some(last) = worker.has.last() else { return Some((now, worker.since)) };
             let has_credit = (worker.has.len() as u64) < worker.credits.min(self.config.max_credits);
-            let is_in_time = end + Duration::from_millis(1) >= now;
-            if worker.suspended_until.is_none() && has_credit && is_in_time {
-                Some((end.saturating_sub(gather_time).max(now), worker.id))
+            let is_in_time = last.end + Duration::from_millis(1) >= now;
+            if is_trusted(&worker) && has_credit && is_in_time {
+                Some((last.end.saturating_sub(gather_time).max(now), Time::MAX))
             } else {
-                waits.then_some((end + second, worker.id))
+                waits.then_some((last.end + second, Time::MAX))
             }
+        };
+        // The longest idle of the free ones. One on probation is the last for requests that share no batches.
+        let ready = usable.into_iter().filter_map(|worker| {
+            let (at, since) = ready(worker)?;
+            Some((at, with != With::All && !is_trusted(&worker), since, worker.id))
         });
-        busy.min()
+        ready.min().map(|(at, _, _, id)| (at, id))
     }
 
     pub(super) fn next(&mut self, now: Time) -> Decision {
@@ -822,8 +834,12 @@ impl Reference {
                 cohorts.push(self.requests[*at].with);
             }
         }
+        let mut kept = vec![];
         for with in cohorts {
             let Some((at, worker)) = self.worker_for(now, with) else { continue };
+            if kept.contains(&worker) {
+                continue;
+            }
             if at > now {
                 wait.push(at);
                 continue;
@@ -833,7 +849,7 @@ impl Reference {
             match self.batch(now, its, with, worker) {
                 Batched::Send(formed) => return Decision::Send(formed),
                 Batched::Wait(at) => wait.push(at),
-                Batched::Stop => break,
+                Batched::Keep => kept.push(worker),
             }
         }
         Decision::Wait(wait.into_iter().min())
@@ -884,7 +900,7 @@ impl Reference {
         let deadline = of_taken(|request| request.deadline).unwrap_or(Time::MAX);
         let oldest = of_taken(|request| request.arrived).unwrap_or(Time::MAX);
         if last_end.is_some_and(|end| end + 2 * self.model.error() + Duration::from_millis(1) >= deadline) {
-            return Batched::Stop;
+            return Batched::Keep;
         }
         let padded = config.padded_rows(rows);
         let takes = self.model.predict(padded, bytes);
@@ -927,7 +943,8 @@ impl Reference {
             }
         }
         let requests = taken.iter().map(|at| RequestId(*at as u64)).collect();
-        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now, sent: false };
+        let shared = with == With::All;
+        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now, sent: false, shared };
         self.workers.iter_mut().find(|working| working.id == worker).unwrap().has.push(given);
         self.foresee(worker);
         Batched::Send(FormedBatch {
@@ -1006,6 +1023,6 @@ impl Reference {
 enum Batched {
     Send(FormedBatch),
     Wait(Time),
-    /// No other batch may delay the first one at its worker.
-    Stop,
+    /// No other batch may delay this one at its worker.
+    Keep,
 }

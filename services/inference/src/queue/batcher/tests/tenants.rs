@@ -96,7 +96,7 @@ fn requests_of_a_tenant_stay_in_the_order_of_arrival_although_others_are_cancell
     let mut admit =
         |rows| batcher.admit_for(tenant.into(), now, (rows, rows * 100), None).expect("the queue has room");
     let (cancelled, first, second) = (admit(5), admit(4), admit(4));
-    batcher.cancel(cancelled);
+    batcher.cancel(now, cancelled);
     let third = batcher.admit_for(tenant.into(), now, (4, 400), None).expect("the queue has room");
     assert_eq!(batch(batcher.next(now)).requests, [first, second]);
     assert!(batcher.queued.iter().any(|(.., id)| *id == third));
