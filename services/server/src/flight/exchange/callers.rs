@@ -207,7 +207,7 @@ impl Caller {
                 return Err(Error::invalid(format!("priority: is {found}, expected 0 (NORMAL) or 1 (LOW)")));
             }
         };
-        let timeout = (!timeout.is_zero()).then_some(timeout);
+        let timeout = (seconds != 0.0).then_some(timeout);
         let failed = |error| self.exchange.context.services.datasets.read_error(self.served.reads(), error);
         let rows = request.rows.num_rows() as u64;
         let keys = self.lookup.encode(&request.rows).await.map_err(failed)?;
