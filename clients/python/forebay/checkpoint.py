@@ -23,6 +23,9 @@ FIRST_SEMANTICS = "3"
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
+# Value of the field `shuffle` for windows of any size.
+ANY_WINDOWS: Mapping[str, Any] = {}
+
 # End of the name of a dataset that `forebay.open` opened with credentials: a hash of these.
 OF_CREDENTIALS = re.compile("-k[0-9a-f]{16}$")
 # Fields of a state besides its version and its request.
@@ -121,7 +124,8 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         given: Request of the dataset that loads it.
 
     Raises:
-        CheckpointMismatchError: The state and the request name different snapshots, or only the state has a field of `REQUIRED`.
+        CheckpointMismatchError: The state and the request name different snapshots, only the state has a field of `REQUIRED`, or the
+            request shuffles by windows and the state does not.
     """
     saved, snapshot = dict(state["request"]), state["snapshot"]
     for name in REQUIRED:
@@ -131,6 +135,7 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
                 f"the state was saved with {name} {_shown(saved[name])}, but this training has no {name}; pass the same {name} to train, "
                 "or start the training without the state"
             )
+    given = _with_windows_of(saved, given)
     if given.get("snapshot", snapshot) != snapshot:
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
     if "semantics" not in saved and _has_expressions(saved):
@@ -158,7 +163,7 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
         plan_hash: Hash of the plan.
 
     Raises:
-        CheckpointMismatchError: It has not. The message names the first field that differs.
+        CheckpointMismatchError: The plan has other rows or another order. The message names the first field that differs.
     """
     saved = state["request"]
     if plan_hash == state["plan_hash"] and saved.get("filter") == resolved.get("filter"):
@@ -169,6 +174,24 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
                 f"the state was saved with {name} {saved.get(name)!r}, but {name} is {resolved.get(name)!r}"
             )
     raise CheckpointMismatchError(f"the state was saved with plan {state['plan_hash']}, but the plan is {plan_hash}")
+
+
+def _with_windows_of(saved: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a request whose windows have the size of those of a state, if it has windows of any size: `shuffle=True`.
+
+    Raises:
+        CheckpointMismatchError: The state has no windows.
+    """
+    if given.get("shuffle") != ANY_WINDOWS:
+        return given
+    then = saved.get("shuffle", {})
+    if "none" in then or "global" in then:
+        raise CheckpointMismatchError(
+            f"the state was saved with shuffle {then!r}, but shuffle is True, which has windows; pass the same shuffle to train, leave it "
+            "out for that of the state, or start the training without the state"
+        )
+    windows = {"window_rows": then["window_rows"]} if "window_rows" in then else ANY_WINDOWS
+    return {**given, "shuffle": windows}
 
 
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from forebay import arguments, ranks, sending
 from forebay.agreement import RendezvousStore
+from forebay.checkpoint import ANY_WINDOWS
 from forebay.cluster import Cluster, to_json
 from forebay.conversion import Missing, Strings
 from forebay.dataset_info import DatasetInfo, dataset_info
@@ -36,6 +37,8 @@ Shuffle = Union[bool, int, Mapping[str, Any], None]
 
 LOG = logging.getLogger("forebay")
 
+# Values of `remainder`. AUTO is the default.
+REMAINDERS = ("AUTO", "SHORT", "DROP", "PAD")
 # The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -235,7 +238,7 @@ class Client:
                 several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
             seed: Shuffle seed. 0 is a regular seed, and None is the same as 0: the order never depends on chance.
             shuffle: True or None for windows of the server's default size, a number for windows of that number of rows, or False for the
-                order of the files. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
+                order of the files. After `load_state_dict`, None has the mode of the state. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
                 True}`, `{"global": {}}` or `{"none": {}}`.
             partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number
                 of rows from each. A rank reads the blocks of its own partitions only, the same in every epoch. The number must
@@ -312,7 +315,7 @@ class Client:
                 group_by=arguments.texts("group_by", group_by),
                 max_pack_rows=None if max_pack_rows is None else arguments.whole_number("max_pack_rows", max_pack_rows),
                 shuffle=order,
-                remainder=arguments.text("remainder", remainder),
+                remainder=_remainder(remainder),
                 snapshot=arguments.text("snapshot", snapshot),
                 job_name=arguments.text("job_name", job_name),
                 label_column=arguments.text("label_column", label_column),
@@ -572,13 +575,13 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
-    """Returns the shuffle mode as the protocol has it.
+    """Returns the shuffle mode as the protocol has it. True is a mode without a size, which a state does not replace by another mode.
 
     Raises:
         RequestError: `shuffle` is neither a truth value nor a number nor a mode.
     """
     if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
-        return None if shuffle is None or shuffle else {"none": {}}
+        return None if shuffle is None else dict(ANY_WINDOWS) if shuffle else {"none": {}}
     if isinstance(shuffle, Mapping):
         return dict(shuffle)
     try:
@@ -593,6 +596,17 @@ def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
     if rows == 1:
         LOG.warning("shuffle is 1: each window has one block, so that rows stay close to their neighbors; True has windows of the default size")
     return {"window_rows": rows}
+
+
+def _remainder(remainder: str | None) -> str | None:
+    """Returns the treatment of an incomplete last step, or None for the default.
+
+    Raises:
+        RequestError: There is no such treatment.
+    """
+    if remainder is not None and remainder not in REMAINDERS:
+        raise RequestError(f"remainder is {remainder!r}, expected 'SHORT', 'DROP' or 'PAD'")
+    return remainder
 
 
 def _join(

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from forebay import _forebay, arguments
 from forebay.batch import Batch
@@ -21,6 +21,7 @@ from forebay.errors import Error, RequestError
 from forebay.html import described
 from forebay.local import LocalServer, local_server
 from forebay.online import Rows
+from forebay.shown_url import check_url, shown_url
 from forebay.splitting import Border, split
 from forebay.training import TrainingDataset
 
@@ -108,7 +109,7 @@ def open(
     settings = {
         "cache_memory": arguments.size("cache_memory", cache_memory),
         "cache_disk": arguments.size("cache_disk", cache_disk),
-        "cache_dir": None if cache_dir is None else _folder("cache_dir", cache_dir),
+        "cache_dir": None if cache_dir is None else _folder("cache_dir", cache_dir, is_local=True),
         "lookup_memory": arguments.size("lookup_memory", lookup_memory),
         "state": None if state is None else _folder("state", state),
         "refresh_interval": arguments.text("refresh_interval", refresh_interval, "such as '5m'"),
@@ -380,14 +381,11 @@ class LocalCluster(Cluster):
         return opened["dataset"]
 
     def url_of(self, dataset: str) -> str | None:
-        """Returns the path or URL of the dataset, without a user, a password and a query."""
+        """Returns the path or URL of the dataset. It has no part that may be secret."""
         url = str(self._request["url"])
         if dataset != self._name:
             return None
-        if "://" not in url:
-            return url
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return shown_url(url)
 
     def pass_again(self, server: int) -> None:
         """Passes the credentials to a server that was started after it had opened the dataset. Does not block.
@@ -442,15 +440,24 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
     return text if "://" in text or URL_START.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
-def _folder(name: str, path: str | os.PathLike[str]) -> str:
-    """Returns a path or URL of a folder as `_absolute` does.
+def _folder(name: str, path: str | os.PathLike[str], is_local: bool = False) -> str:
+    """Returns a path or URL of a folder as `_absolute` does, for the command line of the server, which others can read.
+
+    Args:
+        name: Name of the argument.
+        path: The path or URL.
+        is_local: True if it has to be a path.
 
     Raises:
-        RequestError: As `_absolute`, and if it is empty, which would be the current folder.
+        RequestError: As `_absolute`, and if it is empty, which would be the current folder, or a URL with a secret.
     """
     if not arguments.path_or_url(name, path):
         raise RequestError(f"{name} is empty, expected a path")
-    return _absolute(name, path)
+    absolute = _absolute(name, path)
+    check_url(name, absolute)
+    if is_local and not os.path.isabs(absolute):
+        raise RequestError(f"{name} is {absolute!r}, expected the path of a folder on this host")
+    return absolute
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

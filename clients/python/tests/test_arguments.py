@@ -51,6 +51,13 @@ def test_another_shuffle_is_an_error_that_names_it(client: forebay.Client, shuff
         client.train("rows", batch_size=1, shuffle=shuffle)
 
 
+@pytest.mark.parametrize("remainder", ["drop", "keep", "", True, 2, ["DROP"]])
+def test_another_remainder_is_an_error_that_names_the_values(client: forebay.Client, remainder: Any) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"remainder is .*, expected 'SHORT', 'DROP' or 'PAD'"):
+        client.train("rows", batch_size=4, remainder=remainder)
+    assert [len(order(client, remainder=each)) for each in (None, "SHORT", "DROP")] == [10, 10, 8]
+
+
 def test_numbers_of_numpy_no_seed_and_a_single_column_are_accepted(client: forebay.Client) -> None:
     expected = order(client, seed=0)
     assert order(client, seed=None) == order(client, seed=np.int64(0), batch_size=np.int32(4), columns="n") == expected

@@ -136,6 +136,32 @@ def test_a_state_does_not_replace_an_argument_that_was_removed(client: forebay.C
     assert (ds.epoch, ds.step, ds.num_rows) == (0, 0, rows), "the training is that of before"
 
 
+@pytest.mark.parametrize("saved", [False, {"global": {}}, {"window_rows": 1000, "keep_block_order": True}])
+def test_a_shuffle_that_is_given_and_differs_from_that_of_the_state_is_an_error(client: forebay.Client, saved: Any) -> None:
+    state = client.train("main", batch_size=40, shuffle=saved).state_dict()
+    for given in (True, 500):
+        ds = client.train("main", batch_size=40, shuffle=given)
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match="the state was saved with shuffle .*, but shuffle is"):
+            ds.load_state_dict(state)
+        assert (ds.epoch, ds.step) == (0, 0)
+    # Without the argument, the mode of the state is used.
+    ds = client.train("main", batch_size=40)
+    ds.load_state_dict(state)
+    assert ds.state_dict() == state
+
+
+def test_the_default_windows_continue_with_the_size_of_the_windows_in_the_state(client: forebay.Client) -> None:
+    for saved in (None, True, 1000):
+        original = client.train("main", batch_size=40, columns="clicks", shuffle=saved)
+        batches = iter(original)
+        next(batches)
+        state, rest = original.state_dict(), [content(batch) for batch in batches]
+        for given in (None, True):
+            ds = client.train("main", batch_size=40, columns="clicks", shuffle=given)
+            ds.load_state_dict(json.loads(json.dumps(state)))
+            assert [content(batch) for batch in ds] == rest
+
+
 def test_current_names_are_unchanged() -> None:
     request = with_current_names(json.loads(MIXTURE)["request"])
     assert with_current_names(request) == request

@@ -354,6 +354,24 @@ def test_the_credentials_of_a_store_are_those_of_its_variables(tmp_path: Path) -
     assert credentials.bearer_of("/x", {}, {"HOME": str(tmp_path)}) == ""
 
 
+def test_relative_paths_of_credentials_are_relative_to_the_process_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key.json").write_text("{}")
+    given = {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "token",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/container/token",
+        "AZURE_FEDERATED_TOKEN_FILE": "../token",
+        "GOOGLE_APPLICATION_CREDENTIALS": "key.json",
+    }
+    of = {url: credentials.credentials_for(url, given) for url in ("s3://b/x", "gs://b/x", "az://c/x")}
+    assert of["s3://b/x"] == {"AWS_WEB_IDENTITY_TOKEN_FILE": f"{tmp_path}/token", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/container/token"}
+    assert of["az://c/x"] == {"AZURE_FEDERATED_TOKEN_FILE": f"{tmp_path.parent}/token"}
+    assert of["gs://b/x"]["GOOGLE_APPLICATION_CREDENTIALS"] == f"{tmp_path}/key.json"
+    # The server reads those for the URL of `state` itself.
+    own = credentials.with_absolute_paths({"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "", "AWS_REGION": "r"})
+    assert own == {"AWS_CONFIG_FILE": f"{tmp_path}/config", "AWS_SHARED_CREDENTIALS_FILE": "", "AWS_REGION": "r"}
+
+
 def test_profiles_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text(
