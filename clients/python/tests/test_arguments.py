@@ -175,11 +175,25 @@ def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> No
         ({"step": 4}, "step of the state is 4, but an epoch has 3 steps; expected an epoch, and a step within this epoch"),
         ({"step": 2.5}, "step of the state is 2.5, expected a whole number of at least 0"),
         ({"epoch": -1}, "epoch of the state is -1, expected a whole number of at least 0"),
+        ({"epoch": 2**64}, f"epoch of the state is {2**64}, expected a whole number of at least 0 and below 2"),
+        ({"step": 2**70}, f"step of the state is {2**70}, expected a whole number"),
+        ({"snapshot": None}, "snapshot of the state is None, expected a string"),
         ({"version": "1"}, "the state has version '1', expected 1"),
         ({"request": []}, r"request of the state is \[\], expected a dict"),
     ):
         with pytest.raises(forebay.errors.CheckpointMismatchError, match=message):
             ds.load_state_dict({**ds.state_dict(), **part})
+    for name, value, expected in (
+        ("shuffle", 3, "a dict"),
+        ("select", None, "a list of strings"),
+        ("snapshot", None, "a string"),
+        ("mix", [3], "a list of dicts"),
+        ("tensors", {"x": {}}, "a list of dicts"),
+        ("filter", ["n > 1"], "a string"),
+    ):
+        saved = ds.state_dict()
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"{name} in the request of the state is .*, expected {expected}"):
+            ds.load_state_dict({**saved, "request": {**saved["request"], name: value}})
     for name in ("snapshot", "plan_hash", "global_batch", "epoch", "step"):
         with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"the state has no {name}, expected the dict"):
             ds.load_state_dict({key: value for key, value in ds.state_dict().items() if key != name})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Iterator
@@ -160,6 +161,56 @@ def test_the_default_windows_continue_with_the_size_of_the_windows_in_the_state(
             ds = client.train("main", batch_size=40, columns="clicks", shuffle=given)
             ds.load_state_dict(json.loads(json.dumps(state)))
             assert [content(batch) for batch in ds] == rest
+
+
+def write_alike(path: Path, value: int) -> None:
+    """Writes a file that has the name, size and modification time of others that this writes, with other rows."""
+    path.parent.mkdir()
+    columns = {"user": np.full(500, value), "clicks": np.full(500, value)}
+    pq.write_table(pa.table(columns), path, use_dictionary=False, compression="none", write_statistics=False)
+    os.utime(path, (1.7e9, 1.7e9))
+
+
+def test_a_state_of_a_mixture_does_not_load_into_a_mixture_of_other_datasets(pool: Pool, tmp_path: Path) -> None:
+    for number, name in enumerate(("main", "first", "second")):
+        write_alike(tmp_path / name / "a.parquet", number)
+    client = forebay.connect(pool.start({name: tmp_path / name for name in ("main", "first", "second")}).location)
+
+    def training(mix: Any, **options: Any) -> forebay.TrainingDataset[Any]:
+        return client.train("main", batch_size=40, mix=mix, **options)
+
+    state = training({"first": 0.25}).state_dict()
+    other = training({"second": 0.25})
+    assert other.state_dict()["plan_hash"] == state["plan_hash"], "the plans do not show the difference"
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix 'first', but mix is 'second'; pass the same mix"):
+        other.load_state_dict(state)
+    assert other.state_dict()["request"]["mix"][0]["dataset"] == "second" and (other.epoch, other.step) == (0, 0)
+    for mix, shown in (({"second": 0.25, "first": 0.25}, "'second', 'first'"), ([{"dataset": "main", "fraction": 0.25}], "'main'")):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"saved with mix 'first', but mix is {shown}"):
+            training(mix).load_state_dict(state)
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix .*0.25.*, but mix is .*0.5"):
+        training({"first": 0.5}).load_state_dict(state)
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix .*, but mix is .*user < 9"):
+        training({"first": {"fraction": 0.25, "filter": "user < 9"}}).load_state_dict(state)
+    training({"first": 0.25}).load_state_dict(state)
+    # The state has a remainder that mixtures do not have.
+    alone = training(None).state_dict()
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved without mix, but this training has mix 'first'; leave it out, or start"):
+        training({"first": 0.25}).load_state_dict(alone)
+
+
+def test_a_state_with_other_values_names_them_without_their_hashes(client: forebay.Client) -> None:
+    def training(values: dict[str, Any]) -> forebay.TrainingDataset[Any]:
+        return client.train("main", batch_size=40, filter="user IN (:ids)", values=values)
+
+    state = training({"ids": range(100)}).state_dict()
+    for values, message in (
+        ({"ids": range(50)}, r"saved with other values of 'ids' \(100 then, 50 now\); pass the same values to train"),
+        ({"ids": range(1, 101)}, "saved with other values of 'ids'; pass the same values to train"),
+    ):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=message) as raised:
+            training(values).load_state_dict(state)
+        assert "sha256" not in str(raised.value)
 
 
 def test_current_names_are_unchanged() -> None:
