@@ -17,7 +17,7 @@ from forebay.errors import ServerStartError
 PATH_VARIABLES = ("FOREBAY_CACHE_DIR", "FOREBAY_CONFIG", "FOREBAY_STATE")
 # What servers create in a cache folder besides its lock: the state, unless they have another one, and what is cached. The folder of
 # `cache_dir` can have files of other programs.
-STATE = "state"
+STATE, LOCK = "state", "lock"
 CACHED = ("columns", "footers", "indexes", "members.json")
 POLL_S = 0.01
 # Time for which the next server waits until the folder of the last one is free.
@@ -144,7 +144,7 @@ def cache_folders(last: Path | None) -> list[Path]:
     found = [folder for parent in _cache_parents() if os.path.isdir(parent) for folder in sorted(parent.iterdir())]
     if last is not None and last not in found:
         found.append(last)
-    return [folder for folder in found if os.path.exists(folder / "lock") and any(os.path.lexists(folder / name) for name in (STATE, *CACHED))]
+    return [folder for folder in found if os.path.exists(folder / LOCK) and any(os.path.lexists(folder / name) for name in (STATE, *CACHED))]
 
 
 def _cache_parents() -> list[Path]:
@@ -190,7 +190,7 @@ def held(folder: Path) -> AbstractContextManager[bool]:
 
 @contextmanager
 def _held(folder: Path, kind: int) -> Iterator[bool]:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
         is_held = True

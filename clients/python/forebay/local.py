@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from forebay.binary import binary
+from forebay.cache_files import check_unmarked
 from forebay.credentials import with_absolute_paths
 from forebay.errors import ServerStartError
 from forebay.folders import PATH_VARIABLES, RELEASE_TIMEOUT_S, cache_folder, path_variables, private, runtime_folder
@@ -232,6 +233,7 @@ class LocalServer:
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
         if "cache_dir" not in flags:
             flags["cache_dir"] = variables.get("FOREBAY_CACHE_DIR") or str(cache_folder(self.last_cache_folder(), is_restart))
+        check_unmarked(Path(flags["cache_dir"]))
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
         command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Sequence
 
-from forebay import folders
+from forebay import cache_files, folders
 from forebay.errors import ServerStartError
 from forebay.local import LocalServer, local_server
 from forebay.local_http import Dashboard, get
@@ -35,6 +34,8 @@ def main(arguments: Sequence[str]) -> None:
     cache.add_argument("--clear", action="store_true", help="remove what is cached in the folders that no server uses")
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
     options = parser.parse_args(arguments)
+    if options.command == "cache" and options.state and not options.clear:
+        cache.error("--state has no effect without --clear; pass both to remove the snapshots too")
     run: dict[str, Callable[[], None]] = {
         "status": status,
         "stop": stop,
@@ -128,9 +129,10 @@ def _cleared(folder: Path, with_state: bool) -> str:
         if not is_unused:
             return "in use"
         keeps = not with_state and (folder / folders.STATE).is_dir()
-        for name in (*folders.CACHED, *(() if keeps else (folders.STATE,))):
-            _remove(folder / name)
-        return "removed, except for the snapshots" if keeps else "removed"
+        left = cache_files.remove(folder, (*folders.CACHED, *(() if keeps else (folders.STATE,))))
+    if left:
+        print(f"forebay: left in {folder}, because no server has created them: {cache_files.shown(left)}", file=sys.stderr)
+    return "removed, except for the snapshots" if keeps else "removed"
 
 
 def _is_gone(pid: int, current: int | None, folder: Path | None) -> bool:
@@ -152,14 +154,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is no port, expected a number from 0 to {MAX_PORT}")
     return int(text)
-
-
-def _remove(path: Path) -> None:
-    """Removes a folder or a file, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_running() -> bool:
