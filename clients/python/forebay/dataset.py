@@ -40,7 +40,11 @@ MAX_CPU_THREADS = 1024
 
 # Begin of a URL of an object store or HTTP server. A URL with too few slashes is a mistake that the server refuses, not a path. It may contain a
 # password, which must not be in a name or an error.
-URL_START = re.compile(r"\s*(https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
+URL_START = re.compile(r"[\s\x00-\x1f]*(file|https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
+# White space and control characters around a URL, which have no meaning, and characters that it must not have within.
+BLANKS = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() or code < 0x20)
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 # Arguments of loaders of other libraries, with what to use in their place.
 HINTS = {
     "drop_last": "use remainder='DROP'",
@@ -418,17 +422,19 @@ class LocalCluster(Cluster):
 
 
 def _absolute(name: str, url: str | os.PathLike[str]) -> str:
-    """Returns a path or a `file://` URL as an absolute path, and another URL unchanged. The server refuses a URL with a secret.
+    """Returns a path or a `file://` URL as an absolute path, and another URL in the form of `_normal`. The server refuses a URL with a secret.
 
     Args:
         name: Name of the argument.
         url: The path or URL.
 
     Raises:
-        RequestError: The URL of a file has a host, or no absolute path.
+        RequestError: The URL of a file has a host, or no absolute path, or a URL has a control character.
         TypeError: It is neither a string nor a path.
     """
     text = arguments.path_or_url(name, url)
+    if "://" in text or URL_START.match(text):
+        text = _normal(name, text)
     if text.lower().startswith("file:"):
         rest = text[len("file:") :]
         # Characters that end the path of other URLs, such as # and ?, are part of the names of files.
@@ -438,6 +444,25 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
             raise RequestError(f"{name} is {shown!r}, expected the absolute path of a file on this host, as in file:///data/train")
         text = "/" + unquote(path)
     return text if "://" in text or URL_START.match(text) else os.path.abspath(os.path.expanduser(text))
+
+
+def _normal(name: str, url: str) -> str:
+    """Returns a URL without the blanks around it, and with its scheme in lower case, as the server reads it.
+
+    Other spellings would be other datasets, and would be read without the credentials of this process.
+
+    Raises:
+        RequestError: The URL has a control character, such as a tab, which parsers of URLs leave out.
+    """
+    scheme, colon, rest = url.lstrip(BLANKS).partition(":")
+    if not SCHEME.fullmatch(CONTROL.sub("", scheme)):
+        return url
+    if scheme.lower() != "file":
+        # These characters can be part of the name of a file.
+        rest = rest.rstrip(BLANKS)
+        if CONTROL.search(scheme + rest):
+            raise RequestError(f"{name} has a control character, such as a tab or the end of a line, expected a URL without one")
+    return f"{scheme.lower()}{colon}{rest}"
 
 
 def _folder(name: str, path: str | os.PathLike[str], is_local: bool = False) -> str:

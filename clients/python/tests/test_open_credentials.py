@@ -102,6 +102,26 @@ def test_a_process_without_the_credentials_reads_nothing_of_what_is_cached(host:
     holder.communicate("\n", timeout=60)
 
 
+def test_other_spellings_of_a_url_are_the_same_dataset_with_the_same_credentials(host: Host, store: Store) -> None:  # noqa: F811
+    program = """
+names = []
+for url in sys.argv[1:]:
+    try:
+        names.append(forebay.open(url).name)
+    except forebay.Error as error:
+        names.append(f"{type(error).__name__}: {error}")
+print(*names, sep="\\n")
+"""
+    spellings = [URL, f" {URL}", f"\t\n{URL}", f"{URL} ", f"\u00a0{URL}\r\n", URL.replace("s3:", "S3:")]
+    name = opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
+    assert host.run(program, *spellings, **store.environment(ID, SECRET)).splitlines() == [name] * len(spellings)
+    # The server does not read for a process without credentials what it reads with those of another one.
+    reads = len(store.reads)
+    for line in host.run(program, *spellings).splitlines():
+        assert name not in line and "Error: " in line, line
+    assert len(store.reads) == reads
+
+
 def test_processes_with_different_credentials_have_different_datasets(host: Host, store: Store) -> None:  # noqa: F811
     store.secrets["AKIASECOND"] = "second"
     first = opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
