@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
+from forebay.dataset import _absolute
 from server import Pool, Server
 
 
@@ -117,7 +119,7 @@ def test_types_of_numpy_and_pytorch_are_types_of_tensors(client: forebay.Client)
 def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     with pytest.raises(forebay.errors.RequestError, match="a URL is 8815, expected a string"):
         forebay.connect(8815)  # type: ignore[arg-type]
-    for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"a.parquet", "b'a.parquet'")):
+    for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"s3://b", "a bytes")):
         with pytest.raises(TypeError, match=f"url is {said}, expected the path or URL of a Parquet file"):
             forebay.open(url)  # type: ignore[arg-type]
     for text in ("file://data", "file://other/data", "file:data"):
@@ -128,6 +130,52 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     for threads in (0, 1_000_000):
         with pytest.raises(forebay.errors.RequestError, match=f"cpu_threads is {threads}, expected a whole number from 1 to 1024"):
             forebay.open("x.parquet", cpu_threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: forebay.connect("grpc://h", token=b"S3CR3T"), "token is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", token=["S3CR3T"]), "token is of type list, expected a string"),
+        (lambda: forebay.connect("grpc://h", token=Path("S3CR3T")), "token is of type PosixPath, expected a string"),
+        (lambda: forebay.connect("grpc://h", token_file=b"S3CR3T"), "token_file is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", key=b"S3CR3T"), "key is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", key="-----BEGIN PRIVATE KEY-----S3CR3T"), "key is the content of a PEM file, expected the path"),
+        (lambda: forebay.connect(b"grpc://user:S3CR3T@h"), "a URL is of type bytes, expected a string"),
+        (lambda: forebay.connect(["grpc://user:S3CR3T@h"]), r"a URL is of type list, expected a string; pass several URLs as connect\(\*urls\)"),
+        (lambda: forebay.open(b"s3://user:S3CR3T@b"), "url is a bytes, expected the path or URL"),
+        (lambda: forebay.open("x", state=b"s3://user:S3CR3T@b"), "state is a bytes, expected the path or URL"),
+        (lambda: forebay.open("x", token=b"S3CR3T"), "token is of type bytes, expected a string"),
+    ],
+)
+def test_an_error_does_not_repeat_what_may_be_secret(call: Any, message: str) -> None:
+    with pytest.raises((forebay.errors.RequestError, TypeError), match=message) as raised:
+        call()
+    assert "S3CR3T" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("s3://b/Rows", "s3://b/Rows"),
+        (" \t\n S3://B/my rows \n", "s3://B/my rows"),
+        ("\x1f\u00a0Https://h/a%20b", "https://h/a%20b"),
+        ("AZ:/c/x ", "az:/c/x"),
+        (" FILE:///data/a ", "/data/a "),
+        ("file:///data/a\tb", "/data/a\tb"),
+        ("/data/ a ", "/data/ a "),
+        (" /data", os.path.join(os.getcwd(), " /data")),
+    ],
+)
+def test_a_url_has_one_form(url: str, normal: str) -> None:
+    assert _absolute("url", url) == normal
+
+
+def test_a_url_with_a_control_character_is_an_error_that_does_not_repeat_it() -> None:
+    for url in ("s3\t://b/S3CR3T", "s3:\n//b/S3CR3T", "s3://b/S3CR3T\tx", "https://h/\x00S3CR3T"):
+        with pytest.raises(forebay.errors.RequestError) as raised:
+            _absolute("url", url)
+        assert "url has a control character" in str(raised.value) and "S3CR3T" not in str(raised.value)
 
 
 def test_a_window_of_one_row_is_logged(client: forebay.Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -287,7 +335,7 @@ def test_a_loader_that_would_combine_batches_is_rejected(client: forebay.Client,
 
 
 def test_a_list_of_urls_is_an_error_that_says_how_to_pass_them() -> None:
-    with pytest.raises(forebay.errors.RequestError, match=r"a URL is \['grpc://a'\], expected a string; pass several URLs as connect\(\*urls\)"):
+    with pytest.raises(forebay.errors.RequestError, match=r"a URL is of type list, expected a string; pass several URLs as connect\(\*urls\)"):
         forebay.connect(["grpc://a"])  # type: ignore[arg-type]
 
 
@@ -348,7 +396,8 @@ def test_numbers_of_epochs_and_steps_are_whole(client: forebay.Client) -> None:
         (forebay.connect, {"wait_for_server": "yes"}, "wait_for_server is 'yes', expected True, False or a number of seconds"),
         (forebay.connect, {"prefetch_bytes": 1e6}, "prefetch_bytes is 1000000.0, expected a whole number of at least 0"),
         (forebay.connect, {"report": "no"}, "report is 'no', expected True or False"),
-        (forebay.connect, {"token": 5}, "token is 5, expected a string"),
+        (forebay.connect, {"token": 5}, "token is of type int, expected a string"),
+        (forebay.connect, {"key": 5}, "key is of type int, expected a string"),
     ],
 )
 def test_options_of_open_and_connect_are_checked_by_name(call: Callable[..., Any], options: dict[str, Any], message: str) -> None:
