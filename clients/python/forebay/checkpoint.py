@@ -7,7 +7,7 @@ import re
 from typing import Any, Callable, Mapping, Sequence
 
 from forebay.arguments import MAX_NUMBER
-from forebay.errors import CheckpointMismatchError
+from forebay.errors import CheckpointMismatchError, SnapshotUnavailableError
 
 STATE_VERSION = 1
 
@@ -21,6 +21,8 @@ ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack
 REQUIRED = ("filter", "group_by", "max_pack_rows", "mix", "values")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
+# Part of the server's message for a file of a snapshot that has changed.
+TAKES_A_NEW_ONE = "`refresh` takes a new one"
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
@@ -245,6 +247,25 @@ def _with_windows_of(saved: Mapping[str, Any], given: Mapping[str, Any]) -> Mapp
         )
     windows = {"window_rows": then["window_rows"]} if "window_rows" in then else ANY_WINDOWS
     return {**given, "shuffle": windows}
+
+
+def with_remedy(error: SnapshotUnavailableError) -> SnapshotUnavailableError:
+    """Returns an error about the snapshot of a training that says how the training can continue."""
+    message = str(error)
+    if "has no snapshot" in message:
+        remedy = (
+            "snapshots are in the state of the server that took them: use a server with the same state, or forebay.open with the same `state=`, "
+            "which hosts can share, or the earlier cache folder; or start the training without the checkpoint"
+        )
+    elif TAKES_A_NEW_ONE in message:
+        # The hint of the server is for new trainings.
+        remedy = (
+            "a training does not continue with a new snapshot: restore the files with their sizes and modification times, or start the "
+            "training again without the checkpoint"
+        )
+    else:
+        return error
+    return SnapshotUnavailableError(f"{message}; {remedy}")
 
 
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:

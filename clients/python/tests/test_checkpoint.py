@@ -291,6 +291,14 @@ def test_a_state_whose_snapshot_is_gone_is_rejected_with_the_current_snapshot(po
     recorded = earlier.REQUESTS["default"]
     ds = client.train("events", rank=0, **current_arguments(recorded["training"]))
     current = ds.summary["snapshot"]
-    missing = f"has no snapshot {recorded['state']['snapshot']}; the current snapshot is {current}"
+    missing = f"has no snapshot {recorded['state']['snapshot']}; the current snapshot is {current}; .* with the same `state=`, which hosts can share"
     with pytest.raises(forebay.errors.SnapshotUnavailableError, match=missing):
         ds.load_state_dict(recorded["state"])
+
+
+def test_a_training_whose_files_have_changed_is_not_told_to_take_a_new_snapshot_only(client: forebay.Client, tmp_path: Path) -> None:
+    ds = client.train("main", batch_size=40)
+    ds.load_state_dict(ds.state_dict())
+    pq.write_table(pa.table({"user": range(7)}), tmp_path / "main.parquet")
+    with pytest.raises(forebay.errors.SnapshotUnavailableError, match="restore the files with their sizes and modification times, or start the training"):
+        next(iter(ds))
