@@ -20,6 +20,7 @@ from forebay.cluster import Cluster, to_json
 from forebay.conversion import Missing, Strings
 from forebay.dataset_info import DatasetInfo, dataset_info
 from forebay.errors import RequestError
+from forebay.hints import HINTS, check_known, checked, keywords
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
 from forebay.value_sets import ClusterWithValues, ValueSets
@@ -174,6 +175,7 @@ class Client:
     ) -> TrainingDataset[pa.RecordBatch]: ...
     @overload
     def train(self, dataset: str, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
+    @checked
     def train(
         self,
         dataset: str,
@@ -369,6 +371,7 @@ class Client:
         """
         return dataset_info(self._cluster.dataset(name))
 
+    @checked
     def eval(self, dataset: str, *, batch_size: int, **options: Any) -> TrainingDataset:
         """Returns the rows of a dataset for an evaluation: in their stored order, each row once over all ranks.
 
@@ -388,6 +391,7 @@ class Client:
         fixed: dict[str, Any] = {"seed": 0, "shuffle": {"none": {}}, "partitions": None, "remainder": "PAD", "mix": None}
         if taken := sorted(fixed.keys() & options.keys()):
             raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
+        check_known("eval", list(options), keywords(Client.train), HINTS)
         return self.train(dataset, batch_size=batch_size, **fixed, **options)
 
     def lookup(

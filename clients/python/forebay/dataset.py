@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import logging
@@ -18,6 +17,7 @@ from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
 from forebay.credentials import bearer_of, credentials_for
 from forebay.errors import Error, RequestError
+from forebay.hints import HINTS, check_known, checked, keywords
 from forebay.html import described
 from forebay.local import LocalServer, local_server
 from forebay.online import Rows
@@ -45,16 +45,6 @@ URL_START = re.compile(r"[\s\x00-\x1f]*(file|https?|s3a?|gs|az|azure|adl|abfss?)
 BLANKS = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() or code < 0x20)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-# Arguments of loaders of other libraries, with what to use in their place.
-HINTS = {
-    "drop_last": "use remainder='DROP'",
-    "num_workers": "the server decodes in its own threads; use .map(f, workers=...) for a function of yours, or num_workers of a DataLoader",
-    "collate_fn": "batches are already collated; use tensors=, or .map(f) for a function of a batch",
-    "transform": "use select= or .map(f)",
-    "where": "use filter=",
-    "sampler": "use shuffle=, filter= or mix=",
-    "world": "use world_size=",
-}
 # In place of the process id of a server that was not running.
 NO_PROCESS = 0
 
@@ -218,6 +208,7 @@ class Dataset:
     ) -> TrainingDataset[pa.RecordBatch]: ...
     @overload
     def train(self, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
+    @checked
     def train(self, **options: Any) -> TrainingDataset[Any]:
         """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
@@ -227,13 +218,21 @@ class Dataset:
         Returns:
             A training dataset.
         """
-        _check_names("train", options, Client.train, HINTS)
+        check_known("train", list(options), keywords(Client.train), HINTS)
         return self._client.train(self._name, **self._in_part(options))
 
     def __iter__(self) -> Any:
         """Raises TypeError, which says how to iterate over batches."""
         raise TypeError("a Dataset is not iterable; iterate over its batches with .train(batch_size=...) or, in stored order, .eval(batch_size=...)")
 
+    def __getitem__(self, position: Any) -> Any:
+        """Raises TypeError, which says how to read rows."""
+        raise TypeError(
+            "a Dataset has no rows by position; use .train(batch_size=...) for batches, also in a DataLoader with batch_size=None, .split(...) "
+            "for parts, .head(n) for the first rows, or .lookup(...) for rows by key"
+        )
+
+    @checked
     def eval(self, *, batch_size: int, **request: Any) -> TrainingDataset:
         """Returns the rows in their stored order, each once over all ranks, for an evaluation.
 
@@ -244,7 +243,7 @@ class Dataset:
         Returns:
             A training dataset. Each iteration has the same batches.
         """
-        _check_names("eval", request, Client.train, HINTS)
+        check_known("eval", list(request), keywords(Client.train), HINTS)
         return self._client.eval(self._name, batch_size=batch_size, **self._in_part(request))
 
     def split(
@@ -491,27 +490,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
     Raises:
         TypeError: `connect` has no such option.
     """
-    known = [name for name, parameter in inspect.signature(connect).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    own = [name for name, parameter in inspect.signature(open).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    _check_known("open", options, [*own, *known], {})
-
-
-def _check_names(function: str, options: Mapping[str, Any], method: Any, hints: Mapping[str, str]) -> None:
-    """Checks the names of the options of a method of `Client`.
-
-    Raises:
-        TypeError: It has no such option.
-    """
-    parameters = inspect.signature(method).parameters.items()
-    _check_known(function, options, [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY], hints)
-
-
-def _check_known(function: str, options: Mapping[str, Any], known: Sequence[str], hints: Mapping[str, str]) -> None:
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; {hints[name]}" if name in hints else f", did you mean '{near[0]}'?" if near else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+    check_known("open", list(options), [*keywords(open), *keywords(connect)], {})
 
 
 def _without_dataset(method: Any) -> inspect.Signature:

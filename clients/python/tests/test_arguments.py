@@ -203,11 +203,25 @@ def test_a_dataset_says_how_to_iterate_and_which_argument_is_meant() -> None:
         ({"drop_last": True}, r"'drop_last'; use remainder='DROP'"),
         ({"num_workers": 4}, r"'num_workers'; .*\.map"),
         ({"collate_fn": list}, r"'collate_fn'; .*tensors="),
+        ({"persistent_workers": True}, r"'persistent_workers'; .*\.map"),
+        ({"prefetch_factor": 2}, r"'prefetch_factor'; .*prefetch_batches="),
+        ({"cur_shard": 0}, r"'cur_shard'; use rank= and world_size="),
+        ({"schema_fields": ["n"]}, r"'schema_fields'; use columns="),
+        ({"predicate": "n > 1"}, r"'predicate'; use filter="),
         ({"batchsize": 4}, r"'batchsize', did you mean 'batch_size'\?"),
         ({"qqq": 4}, r"'qqq'$"),
     ):
         with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument " + hint):
             ds.train(**options)
+        with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument " + hint):
+            forebay.connect("grpc://h").train("rows", **options)
+    for call in (ds.train, ds.eval, lambda size: forebay.connect("grpc://h").train("rows", size)):
+        with pytest.raises(TypeError, match=r"\(\) got 64 without a name, expected a keyword argument, such as batch_size=64"):
+            call(64)
+    with pytest.raises(TypeError, match=r"a Dataset has no rows by position; use \.train\(batch_size=.*in a DataLoader with batch_size=None"):
+        ds[0]
+    with pytest.raises(TypeError, match=r"eval\(\) got an unexpected keyword argument 'drop_last'"):
+        forebay.connect("grpc://h").eval("rows", batch_size=4, drop_last=True)
     with pytest.raises(TypeError, match=r"eval\(\) got an unexpected keyword argument 'drop_last'"):
         ds.eval(batch_size=4, drop_last=True)
     with pytest.raises(forebay.errors.RequestError, match=r"by is \['g'\], expected"):
