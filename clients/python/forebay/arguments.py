@@ -12,6 +12,10 @@ from forebay.errors import RequestError
 
 # Largest integer that a field of a request can hold.
 MAX_NUMBER = 2**64 - 1
+# Options of `connect` whose values are secret, or could be by mistake. Errors do not repeat these values.
+SECRET = ("token", "token_file", "key", "certificate", "ca")
+# Options with the path of a PEM file, and the beginning of the content of one.
+PEM_FILES, PEM_START = ("key", "certificate", "ca"), "-----BEGIN"
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
@@ -71,8 +75,18 @@ def check_options(options: Mapping[str, Any]) -> None:
         elif name in ("verify_hash", "report"):
             if not isinstance(value, (bool, np.bool_)):
                 raise RequestError(f"{name} is {value!r}, expected True or False")
+        elif name in SECRET:
+            _secret(name, value)
         elif not hasattr(value, "__fspath__"):
             text(name, value)
+
+
+def _secret(name: str, value: Any) -> None:
+    is_path = name != "token" and hasattr(value, "__fspath__")
+    if not isinstance(value, str) and not is_path:
+        raise RequestError(f"{name} is of type {type(value).__name__}, expected a string")
+    if name in PEM_FILES and isinstance(value, str) and value.lstrip().startswith(PEM_START):
+        raise RequestError(f"{name} is the content of a PEM file, expected the path of the file")
 
 
 def size(name: str, value: Any) -> str | int | None:
@@ -160,6 +174,7 @@ def path_or_url(name: str, value: Any) -> str:
     found = value.__fspath__() if hasattr(value, "__fspath__") else None
     if not isinstance(found, str):
         kind = type(value).__name__
-        what = f"a {kind}" if not isinstance(value, (numbers.Number, bytes, type(None))) else repr(value)
+        # Text as bytes may be a URL with a password.
+        what = f"a {kind}" if not isinstance(value, (numbers.Number, type(None))) else repr(value)
         raise TypeError(f"{name} is {what}, expected the path or URL of a Parquet file or of a folder of Parquet files")
     return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numbers
 import re
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
-from forebay.errors import CheckpointMismatchError
+from forebay.arguments import MAX_NUMBER
+from forebay.errors import CheckpointMismatchError, SnapshotUnavailableError
 
 STATE_VERSION = 1
 
@@ -20,11 +21,23 @@ ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack
 REQUIRED = ("filter", "group_by", "max_pack_rows", "mix", "values")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
+# Part of the server's message for a file of a snapshot that has changed.
+TAKES_A_NEW_ONE = "`refresh` takes a new one"
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
+# Value of the field `shuffle` for windows of any size.
+ANY_WINDOWS: Mapping[str, Any] = {}
+
 # End of the name of a dataset that `forebay.open` opened with credentials: a hash of these.
 OF_CREDENTIALS = re.compile("-k[0-9a-f]{16}$")
+# Forms of the request fields of a state.
+FORMS = {
+    "a string": ("dataset", "snapshot", "filter", "remainder"),
+    "a list of strings": ("columns", "select", "group_by"),
+    "a dict": ("shuffle",),
+    "a list of dicts": ("tensors", "dedupe", "mix", "values"),
+}
 # Fields of a state besides its version and its request.
 FIELDS = ("snapshot", "plan_hash", "global_batch", "epoch", "step")
 
@@ -59,7 +72,29 @@ def check_form(state: Any) -> None:
             raise CheckpointMismatchError(f"the state has no {name}, expected the dict that state_dict() returned")
     for name in ("global_batch", "epoch", "step"):
         if not _is_count(state[name]):
-            raise CheckpointMismatchError(f"{name} of the state is {state[name]!r}, expected a whole number of at least 0")
+            raise CheckpointMismatchError(f"{name} of the state is {state[name]!r}, expected a whole number of at least 0 and below 2**64")
+    for name in ("snapshot", "plan_hash"):
+        if not isinstance(state[name], str):
+            raise CheckpointMismatchError(f"{name} of the state is {state[name]!r}, expected a string")
+    _check_request(state["request"])
+
+
+def _check_request(request: Mapping[str, Any]) -> None:
+    """Checks the forms of those fields of the request of a state that are read here.
+
+    Raises:
+        CheckpointMismatchError: A field has another form, as in a state that was edited.
+    """
+    forms: dict[str, Callable[[Any], bool]] = {
+        "a string": lambda value: isinstance(value, str),
+        "a list of strings": lambda value: _is_list_of(str, value),
+        "a dict": lambda value: isinstance(value, Mapping),
+        "a list of dicts": lambda value: _is_list_of(Mapping, value),
+    }
+    for expected, names in FORMS.items():
+        for name in names:
+            if name in request and not forms[expected](request[name]):
+                raise CheckpointMismatchError(f"{name} in the request of the state is {request[name]!r}, expected {expected}")
 
 
 def check_step(state: Mapping[str, Any], steps: int) -> None:
@@ -93,7 +128,7 @@ def with_names_of(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 
 
 def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any], url: str | None = None) -> None:
-    """Checks that a state and a request have the same dataset, before a server is asked for the snapshot of the state.
+    """Checks that a state and a request have the same datasets, before a server is asked for the snapshots of the state.
 
     Args:
         state: The state.
@@ -101,16 +136,37 @@ def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any], url: str |
         url: Path or URL of the dataset of the request, if it is known.
 
     Raises:
-        CheckpointMismatchError: The state is of another dataset.
+        CheckpointMismatchError: The state is of another dataset, or of a mixture of others.
     """
     saved = state["request"].get("dataset")
     if saved == given["dataset"]:
+        _check_mixture(state["request"], given, is_of_open=url is not None)
         return
     then, hint = state.get("url"), ""
     if then is not None and url is not None:
         hint = f"; open the dataset as {then}: another path is another dataset, even if it leads to the same files"
     of_then, of_now = (f" of {place}" if place is not None else "" for place in (then, url))
     raise CheckpointMismatchError(f"the state was saved with dataset {saved!r}{of_then}, but dataset is {given['dataset']!r}{of_now}{hint}")
+
+
+def _check_mixture(saved: Mapping[str, Any], given: Mapping[str, Any], is_of_open: bool) -> None:
+    """Checks that a state and a request mix the same datasets, unless the request mixes none, which `merged` checks.
+
+    Equal plans do not show this: a snapshot identifies files by their names, sizes and modification times.
+
+    Raises:
+        CheckpointMismatchError: They mix others.
+    """
+    then, now = ([mixed.get("dataset") for mixed in request.get("mix") or ()] for request in (saved, given))
+    if not now or then == now:
+        return
+    shown = ", ".join(map(repr, now))
+    if not then:
+        message = f"the state was saved without mix, but this training has mix {shown}; leave it out"
+    else:
+        message = f"the state was saved with mix {', '.join(map(repr, then))}, but mix is {shown}; pass the same mix to train"
+    other = "; another path is another dataset, even if it leads to the same files" if then and is_of_open else ""
+    raise CheckpointMismatchError(f"{message}, or start the training without the state{other}")
 
 
 def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +177,8 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         given: Request of the dataset that loads it.
 
     Raises:
-        CheckpointMismatchError: The state and the request name different snapshots, or only the state has a field of `REQUIRED`.
+        CheckpointMismatchError: The state and the request name different snapshots, only the state has a field of `REQUIRED`, or the
+            request shuffles by windows and the state does not.
     """
     saved, snapshot = dict(state["request"]), state["snapshot"]
     for name in REQUIRED:
@@ -131,6 +188,7 @@ def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
                 f"the state was saved with {name} {_shown(saved[name])}, but this training has no {name}; pass the same {name} to train, "
                 "or start the training without the state"
             )
+    given = _with_windows_of(saved, given)
     if given.get("snapshot", snapshot) != snapshot:
         raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
     if "semantics" not in saved and _has_expressions(saved):
@@ -158,22 +216,78 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
         plan_hash: Hash of the plan.
 
     Raises:
-        CheckpointMismatchError: It has not. The message names the first field that differs.
+        CheckpointMismatchError: The plan has other rows or another order. The message names the first field that differs.
     """
     saved = state["request"]
-    if plan_hash == state["plan_hash"] and saved.get("filter") == resolved.get("filter"):
+    if plan_hash == state["plan_hash"] and _datasets(saved) == _datasets(resolved) and _filters(saved) == _filters(resolved):
         return
     for name in ORDER:
         if saved.get(name) != resolved.get(name):
+            if name == "values":
+                raise CheckpointMismatchError(_of_values(saved.get(name) or [], resolved.get(name) or []))
             raise CheckpointMismatchError(
                 f"the state was saved with {name} {saved.get(name)!r}, but {name} is {resolved.get(name)!r}"
             )
     raise CheckpointMismatchError(f"the state was saved with plan {state['plan_hash']}, but the plan is {plan_hash}")
 
 
+def _with_windows_of(saved: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a request whose windows have the size of those of a state, if it has windows of any size: `shuffle=True`.
+
+    Raises:
+        CheckpointMismatchError: The state has no windows.
+    """
+    if given.get("shuffle") != ANY_WINDOWS:
+        return given
+    then = saved.get("shuffle", {})
+    if "none" in then or "global" in then:
+        raise CheckpointMismatchError(
+            f"the state was saved with shuffle {then!r}, but shuffle is True, which has windows; pass the same shuffle to train, leave it "
+            "out for that of the state, or start the training without the state"
+        )
+    windows = {"window_rows": then["window_rows"]} if "window_rows" in then else ANY_WINDOWS
+    return {**given, "shuffle": windows}
+
+
+def with_remedy(error: SnapshotUnavailableError) -> SnapshotUnavailableError:
+    """Returns an error about the snapshot of a training that says how the training can continue."""
+    message = str(error)
+    if "has no snapshot" in message:
+        remedy = (
+            "snapshots are in the state of the server that took them: use a server with the same state, or forebay.open with the same `state=`, "
+            "which hosts can share, or the earlier cache folder; or start the training without the checkpoint"
+        )
+    elif TAKES_A_NEW_ONE in message:
+        # The hint of the server is for new trainings.
+        remedy = (
+            "a training does not continue with a new snapshot: restore the files with their sizes and modification times, or start the "
+            "training again without the checkpoint"
+        )
+    else:
+        return error
+    return SnapshotUnavailableError(f"{message}; {remedy}")
+
+
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request of a state with the current names of all fields."""
     return {_RENAMED.get(name, name): _renamed(_RENAMED_WITHIN.get(name, {}), value) for name, value in request.items()}
+
+
+def _datasets(request: Mapping[str, Any]) -> list[Any]:
+    return [part.get("dataset") for part in (request, *request.get("mix", ()))]
+
+
+def _of_values(saved: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the message for a state with other sets of values. The hashes of the sets say nothing to a reader."""
+    now = {each.get("name"): each for each in given}
+    parts = []
+    for then in saved:
+        name, other = then.get("name"), now.get(then.get("name"), {})
+        if then != other:
+            counts = "" if then.get("count") == other.get("count") else f" ({then.get('count')} then, {other.get('count', 0)} now)"
+            parts.append(f"{name!r}{counts}")
+    # Sets that only the request has are those of another filter.
+    return f"the state was saved with other values of {', '.join(parts) or 'its filters'}; pass the same values to train"
 
 
 def _filters(request: Mapping[str, Any]) -> list[str]:
@@ -189,7 +303,11 @@ def _shown(value: Any) -> str:
 
 def _is_count(value: Any) -> bool:
     # A number of NumPy is an Integral.
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and 0 <= int(value) <= MAX_NUMBER
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, kind) for each in value)
 
 
 def _has_expressions(request: Mapping[str, Any], of_rows_only: bool = False) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import logging
+import numbers
 import operator
 import os
 import re
@@ -14,10 +15,12 @@ import numpy as np
 
 from forebay import arguments, ranks, sending
 from forebay.agreement import RendezvousStore
+from forebay.checkpoint import ANY_WINDOWS
 from forebay.cluster import Cluster, to_json
 from forebay.conversion import Missing, Strings
 from forebay.dataset_info import DatasetInfo, dataset_info
 from forebay.errors import RequestError
+from forebay.hints import HINTS, check_known, checked, keywords
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
 from forebay.value_sets import ClusterWithValues, ValueSets
@@ -36,6 +39,8 @@ Shuffle = Union[bool, int, Mapping[str, Any], None]
 
 LOG = logging.getLogger("forebay")
 
+# Values of `remainder`. AUTO is the default.
+REMAINDERS = ("AUTO", "SHORT", "DROP", "PAD")
 # The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -133,7 +138,9 @@ def connect(
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     for url in urls:
         if not isinstance(url, str):
-            raise RequestError(f"a URL is {url!r}, expected a string; pass several URLs as connect(*urls)")
+            # Anything but a number may contain a password.
+            shown = repr(url) if isinstance(url, numbers.Number) else f"of type {type(url).__name__}"
+            raise RequestError(f"a URL is {shown}, expected a string; pass several URLs as connect(*urls)")
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
     options["trusted_hosts"] = list(trusted_hosts)
@@ -168,6 +175,7 @@ class Client:
     ) -> TrainingDataset[pa.RecordBatch]: ...
     @overload
     def train(self, dataset: str, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
+    @checked
     def train(
         self,
         dataset: str,
@@ -235,7 +243,7 @@ class Client:
                 several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
             seed: Shuffle seed. 0 is a regular seed, and None is the same as 0: the order never depends on chance.
             shuffle: True or None for windows of the server's default size, a number for windows of that number of rows, or False for the
-                order of the files. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
+                order of the files. After `load_state_dict`, None has the mode of the state. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
                 True}`, `{"global": {}}` or `{"none": {}}`.
             partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number
                 of rows from each. A rank reads the blocks of its own partitions only, the same in every epoch. The number must
@@ -312,7 +320,7 @@ class Client:
                 group_by=arguments.texts("group_by", group_by),
                 max_pack_rows=None if max_pack_rows is None else arguments.whole_number("max_pack_rows", max_pack_rows),
                 shuffle=order,
-                remainder=arguments.text("remainder", remainder),
+                remainder=_remainder(remainder),
                 snapshot=arguments.text("snapshot", snapshot),
                 job_name=arguments.text("job_name", job_name),
                 label_column=arguments.text("label_column", label_column),
@@ -363,6 +371,7 @@ class Client:
         """
         return dataset_info(self._cluster.dataset(name))
 
+    @checked
     def eval(self, dataset: str, *, batch_size: int, **options: Any) -> TrainingDataset:
         """Returns the rows of a dataset for an evaluation: in their stored order, each row once over all ranks.
 
@@ -382,6 +391,7 @@ class Client:
         fixed: dict[str, Any] = {"seed": 0, "shuffle": {"none": {}}, "partitions": None, "remainder": "PAD", "mix": None}
         if taken := sorted(fixed.keys() & options.keys()):
             raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
+        check_known("eval", list(options), keywords(Client.train), HINTS)
         return self.train(dataset, batch_size=batch_size, **fixed, **options)
 
     def lookup(
@@ -572,13 +582,13 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
-    """Returns the shuffle mode as the protocol has it.
+    """Returns the shuffle mode as the protocol has it. True is a mode without a size, which a state does not replace by another mode.
 
     Raises:
         RequestError: `shuffle` is neither a truth value nor a number nor a mode.
     """
     if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
-        return None if shuffle is None or shuffle else {"none": {}}
+        return None if shuffle is None else dict(ANY_WINDOWS) if shuffle else {"none": {}}
     if isinstance(shuffle, Mapping):
         return dict(shuffle)
     try:
@@ -593,6 +603,17 @@ def _shuffled(shuffle: Shuffle) -> dict[str, Any] | None:
     if rows == 1:
         LOG.warning("shuffle is 1: each window has one block, so that rows stay close to their neighbors; True has windows of the default size")
     return {"window_rows": rows}
+
+
+def _remainder(remainder: str | None) -> str | None:
+    """Returns the treatment of an incomplete last step, or None for the default.
+
+    Raises:
+        RequestError: There is no such treatment.
+    """
+    if remainder is not None and remainder not in REMAINDERS:
+        raise RequestError(f"remainder is {remainder!r}, expected 'SHORT', 'DROP' or 'PAD'")
+    return remainder
 
 
 def _join(

@@ -164,8 +164,8 @@ class Column:
 
         On the host, numbers without nulls are a view of the received memory, and other arrays a copy. If the default backend of
         JAX is a GPU, arrays are copied to it. Arrays of a batch on a GPU are on that GPU. Without `jax_enable_x64`, JAX has 32-bit
-        numbers: floats are rounded, and integers that do not fit are an error, except in arrays of a batch on a GPU, which JAX
-        truncates.
+        numbers: floats are rounded, and numbers outside of the range are an error. There is no such error for arrays of a batch on a
+        GPU: JAX truncates the integers, and the floats become infinite.
 
         Args:
             strings: Type of text and bytes, as in `to_numpy`.
@@ -180,7 +180,7 @@ class Column:
         Raises:
             ValueError: An option has another value.
             NullValueError: `missing` is `"keep"`, and an integer or boolean is null.
-            OverflowError: JAX has no 64-bit types, and an integer needs them.
+            OverflowError: JAX has no 64-bit types, and an integer or a float is outside of the range of 32 bits.
         """
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):

@@ -82,7 +82,7 @@ class Conversion:
 
         Raises:
             NullValueError: Nulls are kept, and an integer or boolean is null.
-            OverflowError: JAX has no 64-bit types, and an integer needs them.
+            OverflowError: JAX has no 64-bit types, and an integer or a float is outside of the range of 32 bits.
         """
         import jax
         import jax.numpy as jnp
@@ -94,6 +94,8 @@ class Conversion:
         has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         if not has_64_bits and array.dtype.kind in "iu":
             _check_32_bits(column.name, array)
+        if not has_64_bits and array.dtype == np.float64:
+            array = _as_float32(column.name, array)
         # An array that JAX imports is bound to the memory of the host: on a machine with a GPU, JAX would compute there.
         if _is_exported(array, *plain) and jax.default_backend() == "cpu":
             return jnp.from_dlpack(plain[0])
@@ -130,7 +132,11 @@ class Conversion:
             return "NaT" if is_time else np.nan
         value: Any = 0 if self.missing == "mask" else self.missing
         if is_time:
-            return np.array(int(value)).astype(dtype) if float(value).is_integer() else "NaT"
+            if not float(value).is_integer():
+                return "NaT"
+            if not -(2**63) <= int(value) < 2**63:
+                raise OverflowError(f"missing is {value}, which is outside of the range of times, whose numbers have 64 bits")
+            return np.array(int(value)).astype(dtype)
         return value
 
     def _arrays(self, items: Any, offsets: _forebay.Column, valid: _forebay.Column | None) -> list[Any]:
@@ -175,6 +181,23 @@ def _check_32_bits(name: str, array: np.ndarray) -> None:
                 f"column {name!r} has {value}, which needs 64 bits, and JAX has them disabled: use jax.config.update('jax_enable_x64', "
                 "True), or output='numpy'"
             )
+
+
+def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
+    """Returns float64 as float32. JAX would turn large values into infinities without a word.
+
+    Raises:
+        OverflowError: A finite value is outside of the range of float32.
+    """
+    with np.errstate(over="ignore"):
+        rounded = array.astype(np.float32)
+    infinite = np.isinf(rounded)
+    if infinite.any() and (found := array[infinite & np.isfinite(array)]).size:
+        raise OverflowError(
+            f"column {name!r} has {found[0]}, which is outside of the range of float32, and JAX has 64-bit types disabled: use "
+            "jax.config.update('jax_enable_x64', True), or output='numpy'"
+        )
+    return rounded
 
 
 def jagged(items: Any, offsets: Any) -> Any:

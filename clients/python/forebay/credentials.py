@@ -28,6 +28,14 @@ OTHER_PROGRAMS = ("AWS_PAGER", "AWS_CLI_", "AWS_DEFAULT_OUTPUT", "AWS_EXECUTION_
 OTHER_CREDENTIALS = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 # Variables with the path of a file of credentials.
 CREDENTIAL_FILES = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
+# Further variables with the path of a file.
+OTHER_FILES = (
+    "AWS_CONFIG_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+)
 # File of credentials of Google's command line, below the home directory.
 GOOGLE_DEFAULT = ".config/gcloud/application_default_credentials.json"
 # Variables of other programs with a variable that the server knows.
@@ -70,6 +78,13 @@ def bearer_of(url: str, given: Mapping[str, str], environment: Mapping[str, str]
     return ".".join(proof(each) for each in held if each)
 
 
+def with_absolute_paths(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables with absolute paths of files of credentials. The server runs in the root folder."""
+    return {
+        name: os.path.abspath(value) if value and name in (*CREDENTIAL_FILES, *OTHER_FILES) else value for name, value in variables.items()
+    }
+
+
 def proof(credentials: Mapping[str, str]) -> str:
     """Returns a hash that only a process with all of the credentials can compute. The server computes the same one."""
     found = hashlib.sha256(PROOF_DOMAIN)
@@ -90,7 +105,7 @@ def _of_store(prefix: str, environment: Mapping[str, str]) -> dict[str, str]:
     found = {**others, **variables}
     add(found, environment)
     # A value that is not valid text cannot be passed, and has no effect on a store.
-    return {name: value for name, value in found.items() if _is_text(value)}
+    return with_absolute_paths({name: value for name, value in found.items() if _is_text(value)})
 
 
 def _add_profile(found: dict[str, str], environment: Mapping[str, str]) -> None:

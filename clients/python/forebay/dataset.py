@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import logging
@@ -10,17 +9,19 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from forebay import _forebay, arguments
 from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
 from forebay.credentials import bearer_of, credentials_for
-from forebay.errors import Error, RequestError
+from forebay.errors import DataLossError, DeadlineError, Error, RequestError, UnavailableError
+from forebay.hints import HINTS, check_known, checked, keywords
 from forebay.html import described
 from forebay.local import LocalServer, local_server
 from forebay.online import Rows
+from forebay.shown_url import check_url, shown_url
 from forebay.splitting import Border, split
 from forebay.training import TrainingDataset
 
@@ -34,22 +35,18 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("forebay")
 # Parts of the messages of a server that was started for other arguments.
 OTHER_SERVER = ("the running server has other settings", "lookups are by [")
+# Part of the message of a server for a file whose end is missing.
+UNFINISHED = 'expected "PAR1"'
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
 # Begin of a URL of an object store or HTTP server. A URL with too few slashes is a mistake that the server refuses, not a path. It may contain a
 # password, which must not be in a name or an error.
-URL_START = re.compile(r"\s*(https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
-# Arguments of loaders of other libraries, with what to use in their place.
-HINTS = {
-    "drop_last": "use remainder='DROP'",
-    "num_workers": "the server decodes in its own threads; use .map(f, workers=...) for a function of yours, or num_workers of a DataLoader",
-    "collate_fn": "batches are already collated; use tensors=, or .map(f) for a function of a batch",
-    "transform": "use select= or .map(f)",
-    "where": "use filter=",
-    "sampler": "use shuffle=, filter= or mix=",
-    "world": "use world_size=",
-}
+URL_START = re.compile(r"[\s\x00-\x1f]*(file|https?|s3a?|gs|az|azure|adl|abfss?):", re.IGNORECASE)
+# White space and control characters around a URL, which have no meaning, and characters that it must not have within.
+BLANKS = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() or code < 0x20)
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 # In place of the process id of a server that was not running.
 NO_PROCESS = 0
 
@@ -108,7 +105,7 @@ def open(
     settings = {
         "cache_memory": arguments.size("cache_memory", cache_memory),
         "cache_disk": arguments.size("cache_disk", cache_disk),
-        "cache_dir": None if cache_dir is None else _folder("cache_dir", cache_dir),
+        "cache_dir": None if cache_dir is None else _folder("cache_dir", cache_dir, is_local=True),
         "lookup_memory": arguments.size("lookup_memory", lookup_memory),
         "state": None if state is None else _folder("state", state),
         "refresh_interval": arguments.text("refresh_interval", refresh_interval, "such as '5m'"),
@@ -129,7 +126,16 @@ def open(
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
-    return Dataset(client, cluster.open(), str(request["url"]), keys)
+    try:
+        name = cluster.open()
+    except (DeadlineError, UnavailableError):
+        # The server does not answer.
+        raise
+    except Error:
+        server.compare_version()
+        raise
+    server.compare_version()
+    return Dataset(client, name, str(request["url"]), keys)
 
 
 class Dataset:
@@ -213,6 +219,7 @@ class Dataset:
     ) -> TrainingDataset[pa.RecordBatch]: ...
     @overload
     def train(self, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
+    @checked
     def train(self, **options: Any) -> TrainingDataset[Any]:
         """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
@@ -222,13 +229,21 @@ class Dataset:
         Returns:
             A training dataset.
         """
-        _check_names("train", options, Client.train, HINTS)
+        check_known("train", list(options), keywords(Client.train), HINTS)
         return self._client.train(self._name, **self._in_part(options))
 
     def __iter__(self) -> Any:
         """Raises TypeError, which says how to iterate over batches."""
         raise TypeError("a Dataset is not iterable; iterate over its batches with .train(batch_size=...) or, in stored order, .eval(batch_size=...)")
 
+    def __getitem__(self, position: Any) -> Any:
+        """Raises TypeError, which says how to read rows."""
+        raise TypeError(
+            "a Dataset has no rows by position; use .train(batch_size=...) for batches, also in a DataLoader with batch_size=None, .split(...) "
+            "for parts, .head(n) for the first rows, or .lookup(...) for rows by key"
+        )
+
+    @checked
     def eval(self, *, batch_size: int, **request: Any) -> TrainingDataset:
         """Returns the rows in their stored order, each once over all ranks, for an evaluation.
 
@@ -239,7 +254,7 @@ class Dataset:
         Returns:
             A training dataset. Each iteration has the same batches.
         """
-        _check_names("eval", request, Client.train, HINTS)
+        check_known("eval", list(request), keywords(Client.train), HINTS)
         return self._client.eval(self._name, batch_size=batch_size, **self._in_part(request))
 
     def split(
@@ -376,18 +391,22 @@ class LocalCluster(Cluster):
                 f"{error}; `forebay stop`, or `python -m forebay stop`, stops the server, and the next forebay.open starts it with its own "
                 "key and settings"
             ) from error
+        except DataLossError as error:
+            if UNFINISHED not in str(error):
+                raise
+            raise DataLossError(
+                f"{error}; if a program is still writing the file, open the dataset again when it has ended. A writer can avoid this with a name "
+                "that does not end in .parquet, and rename the complete file"
+            ) from error
         self._opened_by, self._name = server, opened["dataset"]
         return opened["dataset"]
 
     def url_of(self, dataset: str) -> str | None:
-        """Returns the path or URL of the dataset, without a user, a password and a query."""
+        """Returns the path or URL of the dataset. It has no part that may be secret."""
         url = str(self._request["url"])
         if dataset != self._name:
             return None
-        if "://" not in url:
-            return url
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return shown_url(url)
 
     def pass_again(self, server: int) -> None:
         """Passes the credentials to a server that was started after it had opened the dataset. Does not block.
@@ -420,17 +439,19 @@ class LocalCluster(Cluster):
 
 
 def _absolute(name: str, url: str | os.PathLike[str]) -> str:
-    """Returns a path or a `file://` URL as an absolute path, and another URL unchanged. The server refuses a URL with a secret.
+    """Returns a path or a `file://` URL as an absolute path, and another URL in the form of `_normal`. The server refuses a URL with a secret.
 
     Args:
         name: Name of the argument.
         url: The path or URL.
 
     Raises:
-        RequestError: The URL of a file has a host, or no absolute path.
+        RequestError: The URL of a file has a host, or no absolute path, or a URL has a control character.
         TypeError: It is neither a string nor a path.
     """
     text = arguments.path_or_url(name, url)
+    if "://" in text or URL_START.match(text):
+        text = _normal(name, text)
     if text.lower().startswith("file:"):
         rest = text[len("file:") :]
         # Characters that end the path of other URLs, such as # and ?, are part of the names of files.
@@ -442,15 +463,43 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
     return text if "://" in text or URL_START.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
-def _folder(name: str, path: str | os.PathLike[str]) -> str:
-    """Returns a path or URL of a folder as `_absolute` does.
+def _normal(name: str, url: str) -> str:
+    """Returns a URL without the blanks around it, and with its scheme in lower case, as the server reads it.
+
+    Other spellings would be other datasets, and would be read without the credentials of this process.
 
     Raises:
-        RequestError: As `_absolute`, and if it is empty, which would be the current folder.
+        RequestError: The URL has a control character, such as a tab, which parsers of URLs leave out.
+    """
+    scheme, colon, rest = url.lstrip(BLANKS).partition(":")
+    if not SCHEME.fullmatch(CONTROL.sub("", scheme)):
+        return url
+    if scheme.lower() != "file":
+        # These characters can be part of the name of a file.
+        rest = rest.rstrip(BLANKS)
+        if CONTROL.search(scheme + rest):
+            raise RequestError(f"{name} has a control character, such as a tab or the end of a line, expected a URL without one")
+    return f"{scheme.lower()}{colon}{rest}"
+
+
+def _folder(name: str, path: str | os.PathLike[str], is_local: bool = False) -> str:
+    """Returns a path or URL of a folder as `_absolute` does, for the command line of the server, which others can read.
+
+    Args:
+        name: Name of the argument.
+        path: The path or URL.
+        is_local: True if it has to be a path.
+
+    Raises:
+        RequestError: As `_absolute`, and if it is empty, which would be the current folder, or a URL with a secret.
     """
     if not arguments.path_or_url(name, path):
         raise RequestError(f"{name} is empty, expected a path")
-    return _absolute(name, path)
+    absolute = _absolute(name, path)
+    check_url(name, absolute)
+    if is_local and not os.path.isabs(absolute):
+        raise RequestError(f"{name} is {absolute!r}, expected the path of a folder on this host")
+    return absolute
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -459,27 +508,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
     Raises:
         TypeError: `connect` has no such option.
     """
-    known = [name for name, parameter in inspect.signature(connect).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    own = [name for name, parameter in inspect.signature(open).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    _check_known("open", options, [*own, *known], {})
-
-
-def _check_names(function: str, options: Mapping[str, Any], method: Any, hints: Mapping[str, str]) -> None:
-    """Checks the names of the options of a method of `Client`.
-
-    Raises:
-        TypeError: It has no such option.
-    """
-    parameters = inspect.signature(method).parameters.items()
-    _check_known(function, options, [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY], hints)
-
-
-def _check_known(function: str, options: Mapping[str, Any], known: Sequence[str], hints: Mapping[str, str]) -> None:
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; {hints[name]}" if name in hints else f", did you mean '{near[0]}'?" if near else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+    check_known("open", list(options), [*keywords(open), *keywords(connect)], {})
 
 
 def _without_dataset(method: Any) -> inspect.Signature:

@@ -7,12 +7,18 @@ import os
 import stat
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Iterator
 
 from forebay.errors import ServerStartError
 
+# Variables of the server with the path of a file or folder, or for the state perhaps a URL.
+PATH_VARIABLES = ("FOREBAY_CACHE_DIR", "FOREBAY_CONFIG", "FOREBAY_STATE")
+# What servers create in a cache folder besides its lock: the state, unless they have another one, and what is cached. The folder of
+# `cache_dir` can have files of other programs.
+STATE, LOCK = "state", "lock"
+CACHED = ("columns", "footers", "indexes", "members.json")
 POLL_S = 0.01
 # Time for which the next server waits until the folder of the last one is free.
 RELEASE_TIMEOUT_S = 10
@@ -95,6 +101,12 @@ def private(folder: Path) -> Path:
     return folder
 
 
+def path_variables() -> dict[str, str]:
+    """Returns the variables of this process in `PATH_VARIABLES` that are not empty, with absolute paths. The server runs in the root folder."""
+    given = {name: os.environ[name] for name in PATH_VARIABLES if os.environ.get(name)}
+    return {name: path if "://" in path else os.path.abspath(path) for name, path in given.items()}
+
+
 def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
     """Returns a cache folder that no server uses: in `$XDG_CACHE_HOME/forebay-local` or `~/.cache/forebay-local`, or in the
     temporary directory if that can't be written.
@@ -118,16 +130,13 @@ def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
             break
         time.sleep(POLL_S)
     home = _cache_home()
-    if os.path.isabs(home):
-        try:
-            return _unused(Path(home, "forebay-local"))
-        except OSError:
-            pass
+    with suppress(OSError):
+        return _unused(Path(home, "forebay-local"))
     return _unused(temporary_folder(f"cache_dir or XDG_CACHE_HOME, because {home}/forebay-local can't be written either") / "cache")
 
 
 def cache_folders(last: Path | None) -> list[Path]:
-    """Returns the existing cache folders of servers that `forebay.open` has started.
+    """Returns the cache folders of servers that `forebay.open` has started, without those that were emptied.
 
     Args:
         last: Cache folder of the last server, wherever it is.
@@ -135,7 +144,7 @@ def cache_folders(last: Path | None) -> list[Path]:
     found = [folder for parent in _cache_parents() if os.path.isdir(parent) for folder in sorted(parent.iterdir())]
     if last is not None and last not in found:
         found.append(last)
-    return [folder for folder in found if os.path.exists(folder / "lock")]
+    return [folder for folder in found if os.path.exists(folder / LOCK) and any(os.path.lexists(folder / name) for name in (STATE, *CACHED))]
 
 
 def _cache_parents() -> list[Path]:
@@ -149,7 +158,9 @@ def _cache_parents() -> list[Path]:
 
 
 def _cache_home() -> str:
-    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    """Returns `$XDG_CACHE_HOME` or `~/.cache`. By the specification of XDG, a relative path in the variable has no effect."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return home if os.path.isabs(home) else os.path.expanduser("~/.cache")
 
 
 def _unused(parent: Path) -> Path:
@@ -164,16 +175,24 @@ def _unused(parent: Path) -> Path:
 
 def is_unused(folder: Path) -> bool:
     """Returns true if no server uses a cache folder."""
-    with held(folder) as is_held:
+    # Processes that look at the same time do not take each other for a server.
+    with _held(folder, fcntl.LOCK_SH) as is_held:
         return is_held
 
 
+def held(folder: Path) -> AbstractContextManager[bool]:
+    """Keeps servers from using a cache folder until the context ends. Its value is false if one uses it.
+
+    The file of the lock must not be removed: a server that has opened it would lock it afterwards, and the next server a new file.
+    """
+    return _held(folder, fcntl.LOCK_EX)
+
+
 @contextmanager
-def held(folder: Path) -> Iterator[bool]:
-    """Keeps servers from using a cache folder until the context ends. Yields false if one uses it."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+def _held(folder: Path, kind: int) -> Iterator[bool]:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
         is_held = True
     except BlockingIOError:
         is_held = False

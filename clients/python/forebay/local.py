@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -15,29 +13,24 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from forebay.binary import binary
+from forebay.cache_files import check_unmarked
+from forebay.credentials import with_absolute_paths
 from forebay.errors import ServerStartError
-from forebay.folders import RELEASE_TIMEOUT_S, cache_folder, private, runtime_folder
+from forebay.folders import PATH_VARIABLES, RELEASE_TIMEOUT_S, cache_folder, path_variables, private, runtime_folder
 from forebay.local_http import get
+from forebay.server_process import end, is_alive, launch
+from forebay.start_lock import locked
 from forebay.version import __version__
 
 LOG = logging.getLogger("forebay")
 
 IDLE_TIMEOUT = "60s"
 MAX_LOG_SIZE = "16MiB"
-# Maximum time until a server that was started accepts connections.
-START_TIMEOUT_S = 120
-POLL_S = 0.01
-# Time after which a start that is not complete is logged.
-SILENCE_S = 3
-# Time between two log lines about a start by another process.
-REPEAT_S = 30
-# Maximum wait for another process that starts the server. It may be suspended.
-LOCK_TIMEOUT_S = START_TIMEOUT_S + 30
 # Time between two attempts to start a server that does not start.
 RESTART_DELAY_S = 1.0
 # Part of the server's message for a cache folder that is locked.
@@ -46,10 +39,8 @@ DIRECTORY_IN_USE = "is used by another server"
 RETRY_S = 0.1
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
-# Time limit for the version of a running server.
+# Time limit for the version of a running server, which has answered another request before.
 VERSION_TIMEOUT_S = 5
-# Lines of the log that are part of an exception.
-LOG_TAIL_LINES = 12
 
 
 class LocalServer:
@@ -96,9 +87,10 @@ class LocalServer:
             return
         with self._lock:
             self._users.add(user)
-            is_started = self._start_unless_running(settings)
-            if settings is not None and not is_started:
-                self._compare_version()
+            if self._start_unless_running(settings):
+                with suppress(OSError):
+                    # The user knows the version of a server that this process has started.
+                    self._compared = self.pid()
             if self._watcher is None:
                 watcher = threading.Thread(target=self._watch, name="forebay-server", daemon=True)
                 watcher.start()
@@ -172,8 +164,8 @@ class LocalServer:
             raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
         return self.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
 
-    def _compare_version(self) -> None:
-        """Logs a warning, once for each server, if the running server has another version than this package."""
+    def compare_version(self) -> None:
+        """Logs a warning, once for each server, if the server has another version than this package. Call it when the server has answered."""
         try:
             pid = self.pid()
             if pid == self._compared:
@@ -194,22 +186,27 @@ class LocalServer:
 
     def _start_unless_running(self, settings: Mapping[str, Any] | None) -> bool:
         """Starts the server if it is not running. Returns true if this process has started it."""
-        if self.is_running():
-            return False
-        private(self.folder)
-        with _locked(self.folder / "lock", self.is_running):
-            is_needed = not self.is_running()
-            if is_needed:
-                # A server that stopped has removed its socket, one that was killed has not.
-                continues = settings is None or (not settings and self.socket.exists())
-                last = self.last_start()
-                try:
-                    self._start(last.get("settings", {}) if continues else settings or {}, last, continues)
-                except OSError as error:
-                    place = error.filename or self.folder
-                    message = f"the server does not start: {place}: {error.strerror or error}"
-                    raise ServerStartError(f"{message}; its socket and its log are in {self.folder}") from error
-        return is_needed
+        while not self.is_running():
+            private(self.folder)
+            with locked(self.folder / "lock", self.is_running) as is_held:
+                # A server that ran while this process waited for the lock may have ended again.
+                if is_held and not self.is_running():
+                    self._start_locked(settings)
+                    return True
+        return False
+
+    def _start_locked(self, settings: Mapping[str, Any] | None) -> None:
+        """Starts the server. The lock has to be held."""
+        # A server that stopped has removed its socket, one that was killed has not.
+        continues = settings is None or (not settings and self.socket.exists())
+        last = self.last_start()
+        try:
+            variables = last["variables"] if settings is None and "variables" in last else path_variables()
+            self._start(last.get("settings", {}) if continues else settings or {}, last, variables, continues)
+        except OSError as error:
+            # Errors of the package have a message alone.
+            reason = f"{error.filename or self.folder}: {error.strerror}" if error.strerror else str(error)
+            raise ServerStartError(f"the server does not start: {reason}; its socket and its log are in {self.folder}") from error
 
     def last_cache_folder(self) -> Path | None:
         """Returns the cache folder of the last start, or None if it is unknown."""
@@ -225,19 +222,19 @@ class LocalServer:
         except (OSError, ValueError):
             return {}
 
-    def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any], is_restart: bool) -> None:
+    def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any], variables: Mapping[str, str], is_restart: bool) -> None:
         """Starts the server and waits until it accepts connections. The lock has to be held.
 
         Args:
             settings: Settings of the server.
             last: Content of `last-start.json`, as `last_start` returns it.
+            variables: Variables of the server with paths, as `path_variables` returns them.
             is_restart: True if the settings are those of the last start.
         """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
-        if "cache_dir" not in flags and "FOREBAY_CACHE_DIR" not in os.environ:
-            flags["cache_dir"] = str(cache_folder(self.last_cache_folder(), is_restart))
-        # The server runs in the root folder.
-        cache_dir = os.path.join("/", flags.get("cache_dir") or os.environ["FOREBAY_CACHE_DIR"])
+        if "cache_dir" not in flags:
+            flags["cache_dir"] = variables.get("FOREBAY_CACHE_DIR") or str(cache_folder(self.last_cache_folder(), is_restart))
+        check_unmarked(Path(flags["cache_dir"]))
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
         command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]
@@ -246,86 +243,30 @@ class LocalServer:
         deadline = None
         while True:
             try:
-                pid = self._launch(command)
+                process = self._launch(command, variables)
                 break
             except ServerStartError as error:
                 deadline = deadline or time.monotonic() + RELEASE_TIMEOUT_S
                 # A server that stops has removed its socket before it unlocks its cache folder.
-                is_stopping = DIRECTORY_IN_USE in str(error) and _is_alive(last.get("pid"))
+                is_stopping = DIRECTORY_IN_USE in str(error) and is_alive(last.get("pid"))
                 if not is_stopping or time.monotonic() > deadline:
                     raise ServerStartError(_of_arguments(str(error), settings)) from error
                 time.sleep(RETRY_S)
         scratch = self.folder / "last-start.new"
         try:
-            scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir, "pid": pid}))
+            start = {"settings": dict(settings), "variables": variables, "cache_dir": flags["cache_dir"], "pid": process.pid}
+            scratch.write_text(json.dumps(start))
             scratch.replace(self.folder / "last-start.json")
         except OSError:
             # The next start would not know the settings and the cache folder of this server.
-            _started[-1].terminate()
-            _started[-1].wait()
+            end(process)
             raise
-        LOG.warning("%s", _started_message(pid, flags))
+        LOG.warning("%s", _started_message(process.pid, flags))
 
-    def _launch(self, command: Sequence[str]) -> int:
-        """Runs the command of a server, and waits until it accepts connections.
-
-        Returns:
-            The process id.
-
-        Raises:
-            ServerStartError: It does not start. The message has that of the server.
-        """
-        for process in _started:
-            process.poll()
-        with open(self.folder / "server.log", "ab", opener=_owner_only) as log:
-            begin = log.tell()
-            try:
-                # The server has its own session, so that Ctrl-C and the end of this process do not stop it.
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    cwd="/",
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ServerStartError(f"the server does not start: {error}") from error
-        _started.append(process)
-        begun = time.monotonic()
-        deadline, is_reported = begun + START_TIMEOUT_S, False
-        while not self.is_running():
-            if not is_reported and time.monotonic() - begun > SILENCE_S:
-                LOG.warning("waiting for the server to start, process %s; its log is %s", process.pid, self.folder / "server.log")
-                is_reported = True
-            if process.poll() is not None:
-                raise ServerStartError(f"the server does not start: {self._reason(process.returncode, begin)}")
-            if time.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                found = self._log_since(begin)[0] or f"its log, {self.folder / 'server.log'}, has no message"
-                raise ServerStartError(f"the server was not ready within {START_TIMEOUT_S} s: {found}")
-            time.sleep(POLL_S)
-        return process.pid
-
-    def _reason(self, code: int, begin: int) -> str:
-        """Returns why a server has ended: the message that it has logged after position `begin`, or its exit status or signal."""
-        log, is_message = self._log_since(begin)
-        if is_message:
-            return log
-        ended = f"the process ended with exit status {code}" if code >= 0 else f"the process was ended by {_signal(-code)}"
-        hint = ", as when the memory of the host or the container is exhausted" if code == -signal.SIGKILL else ""
-        rest = f": {log}" if log else ", before it logged anything"
-        return f"{ended}{hint}; its log is {self.folder / 'server.log'}{rest}"
-
-    def _log_since(self, begin: int) -> tuple[str, bool]:
-        """Returns the last lines of the log after position `begin`, and true if they are the message of a failed start."""
-        with open(self.folder / "server.log", "rb") as log:
-            log.seek(begin)
-            lines = log.read().decode(errors="replace").splitlines()
-        # The message of a failed start is last.
-        starts = [number for number, line in enumerate(lines) if line.startswith(("forebay: ", "error: "))]
-        return "\n".join(lines[starts[-1] :] if starts else lines[-LOG_TAIL_LINES:]).strip(), bool(starts)
+    def _launch(self, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Runs the command of a server with these variables, and waits until it accepts connections."""
+        environment = {name: value for name, value in os.environ.items() if name not in PATH_VARIABLES}
+        return launch(command, {**with_absolute_paths(environment), **variables}, self.folder / "server.log", self.is_running)
 
 
 def _peer(connection: socket.socket) -> int:
@@ -345,10 +286,13 @@ def local_server() -> LocalServer:
 
 def _started_message(pid: int, flags: Mapping[str, Any]) -> str:
     """Returns the log line about a server that this process has started, which says how much disk space it may use."""
-    folder = flags.get("cache_dir") or os.environ.get("FOREBAY_CACHE_DIR", "")
+    folder = flags["cache_dir"]
     size = flags.get("cache_disk", os.environ.get("FOREBAY_CACHE_DISK"))
     if size is None:
-        size = f"half of the free space, {shutil.disk_usage(str(folder) or '/').free / 2 / (1 << 30):.1f} GiB"
+        size = "half of the free space"
+        # The server runs, whatever this process can read.
+        with suppress(OSError):
+            size += f", {shutil.disk_usage(folder).free / 2 / (1 << 30):.1f} GiB"
     return (
         f"started the server of this host, process {pid}: its cache in {folder} may use {size}; cache_disk of forebay.open limits "
         "it, and `python -m forebay cache` shows it"
@@ -362,90 +306,6 @@ def _of_arguments(message: str, settings: Mapping[str, Any]) -> str:
     return message
 
 
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _is_alive(pid: int | None) -> bool:
-    """Returns true if a process of this user has the id. It may have ended without being waited for."""
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-@contextmanager
-def _locked(path: Path, is_done: Callable[[], bool]) -> Iterator[None]:
-    """Waits for the lock of a file, and holds it. If `is_done` returns true while it waits, continues without the lock.
-
-    While the lock is held, the file contains the process id of its holder.
-
-    Raises:
-        ServerStartError: Another process holds the lock for too long.
-    """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        is_held = _wait_for(lock, path, is_done)
-        try:
-            if is_held:
-                _write_holder(lock, str(os.getpid()))
-            yield
-        finally:
-            if is_held:
-                _write_holder(lock, "")
-                # A child that was forked in the meantime has a copy of the descriptor.
-                fcntl.flock(lock, fcntl.LOCK_UN)
-    finally:
-        os.close(lock)
-
-
-def _wait_for(lock: int, path: Path, is_done: Callable[[], bool]) -> bool:
-    """Waits for the lock of an open file. Returns true if it has the lock, and false if `is_done` returned true before."""
-    begun = time.monotonic()
-    next_line = begun + SILENCE_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            pass
-        if is_done():
-            return False
-        now = time.monotonic()
-        if now > next_line:
-            LOG.warning("waiting for %s, which holds %s while it starts the server", _holder(lock), path)
-            next_line = now + REPEAT_S
-        if now > begun + LOCK_TIMEOUT_S:
-            raise ServerStartError(
-                f"the server does not start: {_holder(lock)} has held {path} for {LOCK_TIMEOUT_S} s, as a process does while it "
-                "starts the server; continue this process if it is suspended (kill -CONT), or end it"
-            )
-        time.sleep(POLL_S)
-
-
-def _holder(lock: int) -> str:
-    """Returns the process that holds the lock of an open file, in words."""
-    found = os.pread(lock, 32, 0).decode(errors="replace").strip()
-    return f"process {found}" if found.isdecimal() else "another process"
-
-
-def _write_holder(lock: int, holder: str) -> None:
-    # A full disk is no reason not to start.
-    with suppress(OSError):
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, holder.encode(), 0)
-
-
 def _after_fork() -> None:
     global _servers_lock
     _servers_lock = threading.Lock()
@@ -455,6 +315,4 @@ def _after_fork() -> None:
 
 _servers: dict[Path, LocalServer] = {}
 _servers_lock = threading.Lock()
-# Servers that this process has started. They are kept, because they are waited for when they end.
-_started: list[subprocess.Popen[bytes]] = []
 os.register_at_fork(after_in_child=_after_fork)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 import time
@@ -12,17 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Sequence
 
-from forebay import folders
+from forebay import cache_files, folders
 from forebay.errors import ServerStartError
 from forebay.local import LocalServer, local_server
 from forebay.local_http import Dashboard, get
+from forebay.server_process import has_ended
 
 STOP_TIMEOUT_S = 60
 MAX_PORT = 65535
-# In a cache folder: the state, unless the server has another one, and the lock.
-STATE, LOCK = "state", "lock"
-# Further names that servers create there. The folder of `cache_dir` can have files of other programs.
-CACHED = ("columns", "footers", "indexes", "members.json")
 POLL_S = 0.05
 
 
@@ -38,6 +34,8 @@ def main(arguments: Sequence[str]) -> None:
     cache.add_argument("--clear", action="store_true", help="remove what is cached in the folders that no server uses")
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
     options = parser.parse_args(arguments)
+    if options.command == "cache" and options.state and not options.clear:
+        cache.error("--state has no effect without --clear; pass both to remove the snapshots too")
     run: dict[str, Callable[[], None]] = {
         "status": status,
         "stop": stop,
@@ -73,21 +71,25 @@ def status() -> None:
 
 
 def stop() -> None:
-    """Stops the server, and waits until it has ended."""
+    """Stops the server, and waits until its process has ended, so that its cache folder is free."""
     server = _running()
     pid = _pid(server)
-    if pid is not None:
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            # Another process has stopped it.
-            pass
+    if pid is None:
+        print("the server has ended in the meantime")
+        return
+    if pid == 0:
+        # Signals to process 0 go to the processes of this terminal.
+        raise ProcessLookupError(f"the server at {server.socket} runs in another container, where it can be stopped")
+    folder = server.last_cache_folder()
+    # Another process may have stopped it.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (current := _pid(server)) is not None and current == pid:
+    while (current := _pid(server)) == pid or not _is_gone(pid, current, folder):
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} did not end within {STOP_TIMEOUT_S} s; see {server.folder / 'server.log'}")
         time.sleep(POLL_S)
-    print("the server has ended in the meantime" if pid is None else f"stopped process {pid}")
+    print(f"stopped process {pid}")
     if current is not None:
         print(f"process {current} is the next server: a process that has a dataset of forebay.open open has started it again")
 
@@ -114,19 +116,37 @@ def caches(clears: bool, with_state: bool) -> None:
         last = local_server().last_cache_folder()
     for folder in folders.cache_folders(last):
         size = _used_bytes(folder)
-        # No server can begin to use the folder while it is cleared.
-        with folders.held(folder) as is_unused:
-            state = "unused" if is_unused else "in use"
-            if clears and is_unused:
-                keeps = not with_state and (folder / STATE).is_dir()
-                for name in (*CACHED, *(() if keeps else (STATE, LOCK))):
-                    _remove(folder / name)
-                if not keeps:
-                    with suppress(OSError):
-                        # The call fails if the folder contains files of other programs.
-                        folder.rmdir()
-                state = "removed, except for the snapshots" if keeps else "removed"
-        print(f"{_size(size):>12}  {state:<8} {folder}")
+        # Another program may have removed the folder.
+        with suppress(FileNotFoundError):
+            state = _cleared(folder, with_state) if clears else "unused" if folders.is_unused(folder) else "in use"
+            print(f"{_size(size):>12}  {state:<8} {folder}")
+
+
+def _cleared(folder: Path, with_state: bool) -> str:
+    """Removes what is cached in a folder, unless a server uses it, and with `with_state` the state. Returns what was done, in words."""
+    # No server can begin to use the folder while it is cleared.
+    with folders.held(folder) as is_unused:
+        if not is_unused:
+            return "in use"
+        keeps = not with_state and (folder / folders.STATE).is_dir()
+        left = cache_files.remove(folder, (*folders.CACHED, *(() if keeps else (folders.STATE,))))
+    if left:
+        print(f"forebay: left in {folder}, because no server has created them: {cache_files.shown(left)}", file=sys.stderr)
+    return "removed, except for the snapshots" if keeps else "removed"
+
+
+def _is_gone(pid: int, current: int | None, folder: Path | None) -> bool:
+    """Returns true if the process of a server has ended.
+
+    Args:
+        pid: Its id.
+        current: Id of the process that listens now, if there is one.
+        folder: Its cache folder, if it is known.
+    """
+    if has_ended(pid):
+        return True
+    # Other systems do not tell whether a process has ended that was not waited for.
+    return sys.platform != "linux" and (current is not None or folder is None or not folder.is_dir() or folders.is_unused(folder))
 
 
 def _port(text: str) -> int:
@@ -134,14 +154,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is no port, expected a number from 0 to {MAX_PORT}")
     return int(text)
-
-
-def _remove(path: Path) -> None:
-    """Removes a folder or a file, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_running() -> bool:
@@ -169,11 +181,10 @@ def _pid(server: LocalServer) -> int | None:
 def _used_bytes(folder: Path) -> int:
     """Returns the disk space of the files in a folder. Files that a server removes in the meantime do not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_blocks * 512
-        except OSError:
-            pass
+    for parent, children, files in os.walk(folder):
+        for name in (*children, *files):
+            with suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
 
 

@@ -53,6 +53,8 @@ def get(path: Path, resource: str, timeout: float = TIMEOUT_S) -> Any:
         if answer.status != 200:
             raise OSError(f"the server answered GET {resource} with status {answer.status}: {body.decode(errors='replace')}")
         return json.loads(body)
+    except TimeoutError as error:
+        raise OSError(f"the server did not answer GET {resource} within {timeout:.0f} s; it may be suspended or overloaded") from error
     except http.client.HTTPException as error:
         raise OSError(f"the server did not answer GET {resource}: {error!r}") from error
     finally:

@@ -15,13 +15,13 @@ from forebay import _forebay, ranks
 from forebay.arguments import whole_number
 from forebay.agreement import RendezvousStore, agree, default_store, process_count
 from forebay.batch import Batch
-from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, check_step, merged, with_names_of
+from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, check_step, merged, with_names_of, with_remedy
 from forebay.cluster import Cluster
 from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
 from forebay.counted_iterator import CountedIterator
 from forebay.epoch_stream import epoch_stream
-from forebay.errors import CheckpointMismatchError, RequestError
+from forebay.errors import CheckpointMismatchError, RequestError, SnapshotUnavailableError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
 from forebay.loading import LoadingShown, shown_while_counting
@@ -337,7 +337,10 @@ class TrainingDataset(Generic[Item]):
                 f"and world_size {self.world_size} make a global batch of {ours}"
             )
         request = merged(state, self._request)
-        plan = self._request_plan({**request, **self._rank_and_world_size()})
+        try:
+            plan = self._request_plan({**request, **self._rank_and_world_size()})
+        except SnapshotUnavailableError as error:
+            raise with_remedy(error) from error
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
         check_step(state, int(self._loaded["summary"].get("steps", 0)) + self._steps_after_the_end())
@@ -495,7 +498,10 @@ class TrainingDataset(Generic[Item]):
             while self._step < end:
                 epoch, step = self._epoch, self._step
                 shown.begin()
-                item = items.next()
+                try:
+                    item = items.next()
+                except SnapshotUnavailableError as error:
+                    raise with_remedy(error) from error
                 shown.end()
                 self._step = step + 1
                 if bar is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
+from forebay.dataset import _absolute
 from server import Pool, Server
 
 
@@ -49,6 +51,13 @@ def test_shuffle_is_a_truth_value_or_a_number_of_rows(client: forebay.Client, sh
 def test_another_shuffle_is_an_error_that_names_it(client: forebay.Client, shuffle: Any) -> None:
     with pytest.raises(forebay.errors.RequestError, match=r"shuffle is .*, expected True, False, a number of rows.*'global': {}"):
         client.train("rows", batch_size=1, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("remainder", ["drop", "keep", "", True, 2, ["DROP"]])
+def test_another_remainder_is_an_error_that_names_the_values(client: forebay.Client, remainder: Any) -> None:
+    with pytest.raises(forebay.errors.RequestError, match=r"remainder is .*, expected 'SHORT', 'DROP' or 'PAD'"):
+        client.train("rows", batch_size=4, remainder=remainder)
+    assert [len(order(client, remainder=each)) for each in (None, "SHORT", "DROP")] == [10, 10, 8]
 
 
 def test_numbers_of_numpy_no_seed_and_a_single_column_are_accepted(client: forebay.Client) -> None:
@@ -110,7 +119,7 @@ def test_types_of_numpy_and_pytorch_are_types_of_tensors(client: forebay.Client)
 def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     with pytest.raises(forebay.errors.RequestError, match="a URL is 8815, expected a string"):
         forebay.connect(8815)  # type: ignore[arg-type]
-    for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"a.parquet", "b'a.parquet'")):
+    for url, said in ((pa.table({"a": [1]}), "a Table"), (None, "None"), (["a.parquet"], "a list"), (b"s3://b", "a bytes")):
         with pytest.raises(TypeError, match=f"url is {said}, expected the path or URL of a Parquet file"):
             forebay.open(url)  # type: ignore[arg-type]
     for text in ("file://data", "file://other/data", "file:data"):
@@ -121,6 +130,52 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
     for threads in (0, 1_000_000):
         with pytest.raises(forebay.errors.RequestError, match=f"cpu_threads is {threads}, expected a whole number from 1 to 1024"):
             forebay.open("x.parquet", cpu_threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: forebay.connect("grpc://h", token=b"S3CR3T"), "token is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", token=["S3CR3T"]), "token is of type list, expected a string"),
+        (lambda: forebay.connect("grpc://h", token=Path("S3CR3T")), "token is of type PosixPath, expected a string"),
+        (lambda: forebay.connect("grpc://h", token_file=b"S3CR3T"), "token_file is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", key=b"S3CR3T"), "key is of type bytes, expected a string"),
+        (lambda: forebay.connect("grpc://h", key="-----BEGIN PRIVATE KEY-----S3CR3T"), "key is the content of a PEM file, expected the path"),
+        (lambda: forebay.connect(b"grpc://user:S3CR3T@h"), "a URL is of type bytes, expected a string"),
+        (lambda: forebay.connect(["grpc://user:S3CR3T@h"]), r"a URL is of type list, expected a string; pass several URLs as connect\(\*urls\)"),
+        (lambda: forebay.open(b"s3://user:S3CR3T@b"), "url is a bytes, expected the path or URL"),
+        (lambda: forebay.open("x", state=b"s3://user:S3CR3T@b"), "state is a bytes, expected the path or URL"),
+        (lambda: forebay.open("x", token=b"S3CR3T"), "token is of type bytes, expected a string"),
+    ],
+)
+def test_an_error_does_not_repeat_what_may_be_secret(call: Any, message: str) -> None:
+    with pytest.raises((forebay.errors.RequestError, TypeError), match=message) as raised:
+        call()
+    assert "S3CR3T" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("s3://b/Rows", "s3://b/Rows"),
+        (" \t\n S3://B/my rows \n", "s3://B/my rows"),
+        ("\x1f\u00a0Https://h/a%20b", "https://h/a%20b"),
+        ("AZ:/c/x ", "az:/c/x"),
+        (" FILE:///data/a ", "/data/a "),
+        ("file:///data/a\tb", "/data/a\tb"),
+        ("/data/ a ", "/data/ a "),
+        (" /data", os.path.join(os.getcwd(), " /data")),
+    ],
+)
+def test_a_url_has_one_form(url: str, normal: str) -> None:
+    assert _absolute("url", url) == normal
+
+
+def test_a_url_with_a_control_character_is_an_error_that_does_not_repeat_it() -> None:
+    for url in ("s3\t://b/S3CR3T", "s3:\n//b/S3CR3T", "s3://b/S3CR3T\tx", "https://h/\x00S3CR3T"):
+        with pytest.raises(forebay.errors.RequestError) as raised:
+            _absolute("url", url)
+        assert "url has a control character" in str(raised.value) and "S3CR3T" not in str(raised.value)
 
 
 def test_a_window_of_one_row_is_logged(client: forebay.Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,11 +203,25 @@ def test_a_dataset_says_how_to_iterate_and_which_argument_is_meant() -> None:
         ({"drop_last": True}, r"'drop_last'; use remainder='DROP'"),
         ({"num_workers": 4}, r"'num_workers'; .*\.map"),
         ({"collate_fn": list}, r"'collate_fn'; .*tensors="),
+        ({"persistent_workers": True}, r"'persistent_workers'; .*\.map"),
+        ({"prefetch_factor": 2}, r"'prefetch_factor'; .*prefetch_batches="),
+        ({"cur_shard": 0}, r"'cur_shard'; use rank= and world_size="),
+        ({"schema_fields": ["n"]}, r"'schema_fields'; use columns="),
+        ({"predicate": "n > 1"}, r"'predicate'; use filter="),
         ({"batchsize": 4}, r"'batchsize', did you mean 'batch_size'\?"),
         ({"qqq": 4}, r"'qqq'$"),
     ):
         with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument " + hint):
             ds.train(**options)
+        with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument " + hint):
+            forebay.connect("grpc://h").train("rows", **options)
+    for call in (ds.train, ds.eval, lambda size: forebay.connect("grpc://h").train("rows", size)):
+        with pytest.raises(TypeError, match=r"\(\) got 64 without a name, expected a keyword argument, such as batch_size=64"):
+            call(64)
+    with pytest.raises(TypeError, match=r"a Dataset has no rows by position; use \.train\(batch_size=.*in a DataLoader with batch_size=None"):
+        ds[0]
+    with pytest.raises(TypeError, match=r"eval\(\) got an unexpected keyword argument 'drop_last'"):
+        forebay.connect("grpc://h").eval("rows", batch_size=4, drop_last=True)
     with pytest.raises(TypeError, match=r"eval\(\) got an unexpected keyword argument 'drop_last'"):
         ds.eval(batch_size=4, drop_last=True)
     with pytest.raises(forebay.errors.RequestError, match=r"by is \['g'\], expected"):
@@ -168,11 +237,25 @@ def test_what_is_no_state_is_an_error_that_says_so(client: forebay.Client) -> No
         ({"step": 4}, "step of the state is 4, but an epoch has 3 steps; expected an epoch, and a step within this epoch"),
         ({"step": 2.5}, "step of the state is 2.5, expected a whole number of at least 0"),
         ({"epoch": -1}, "epoch of the state is -1, expected a whole number of at least 0"),
+        ({"epoch": 2**64}, f"epoch of the state is {2**64}, expected a whole number of at least 0 and below 2"),
+        ({"step": 2**70}, f"step of the state is {2**70}, expected a whole number"),
+        ({"snapshot": None}, "snapshot of the state is None, expected a string"),
         ({"version": "1"}, "the state has version '1', expected 1"),
         ({"request": []}, r"request of the state is \[\], expected a dict"),
     ):
         with pytest.raises(forebay.errors.CheckpointMismatchError, match=message):
             ds.load_state_dict({**ds.state_dict(), **part})
+    for name, value, expected in (
+        ("shuffle", 3, "a dict"),
+        ("select", None, "a list of strings"),
+        ("snapshot", None, "a string"),
+        ("mix", [3], "a list of dicts"),
+        ("tensors", {"x": {}}, "a list of dicts"),
+        ("filter", ["n > 1"], "a string"),
+    ):
+        saved = ds.state_dict()
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"{name} in the request of the state is .*, expected {expected}"):
+            ds.load_state_dict({**saved, "request": {**saved["request"], name: value}})
     for name in ("snapshot", "plan_hash", "global_batch", "epoch", "step"):
         with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"the state has no {name}, expected the dict"):
             ds.load_state_dict({key: value for key, value in ds.state_dict().items() if key != name})
@@ -266,7 +349,7 @@ def test_a_loader_that_would_combine_batches_is_rejected(client: forebay.Client,
 
 
 def test_a_list_of_urls_is_an_error_that_says_how_to_pass_them() -> None:
-    with pytest.raises(forebay.errors.RequestError, match=r"a URL is \['grpc://a'\], expected a string; pass several URLs as connect\(\*urls\)"):
+    with pytest.raises(forebay.errors.RequestError, match=r"a URL is of type list, expected a string; pass several URLs as connect\(\*urls\)"):
         forebay.connect(["grpc://a"])  # type: ignore[arg-type]
 
 
@@ -327,7 +410,8 @@ def test_numbers_of_epochs_and_steps_are_whole(client: forebay.Client) -> None:
         (forebay.connect, {"wait_for_server": "yes"}, "wait_for_server is 'yes', expected True, False or a number of seconds"),
         (forebay.connect, {"prefetch_bytes": 1e6}, "prefetch_bytes is 1000000.0, expected a whole number of at least 0"),
         (forebay.connect, {"report": "no"}, "report is 'no', expected True or False"),
-        (forebay.connect, {"token": 5}, "token is 5, expected a string"),
+        (forebay.connect, {"token": 5}, "token is of type int, expected a string"),
+        (forebay.connect, {"key": 5}, "key is of type int, expected a string"),
     ],
 )
 def test_options_of_open_and_connect_are_checked_by_name(call: Callable[..., Any], options: dict[str, Any], message: str) -> None:

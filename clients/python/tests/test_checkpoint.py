@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Iterator
@@ -136,6 +137,82 @@ def test_a_state_does_not_replace_an_argument_that_was_removed(client: forebay.C
     assert (ds.epoch, ds.step, ds.num_rows) == (0, 0, rows), "the training is that of before"
 
 
+@pytest.mark.parametrize("saved", [False, {"global": {}}, {"window_rows": 1000, "keep_block_order": True}])
+def test_a_shuffle_that_is_given_and_differs_from_that_of_the_state_is_an_error(client: forebay.Client, saved: Any) -> None:
+    state = client.train("main", batch_size=40, shuffle=saved).state_dict()
+    for given in (True, 500):
+        ds = client.train("main", batch_size=40, shuffle=given)
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match="the state was saved with shuffle .*, but shuffle is"):
+            ds.load_state_dict(state)
+        assert (ds.epoch, ds.step) == (0, 0)
+    # Without the argument, the mode of the state is used.
+    ds = client.train("main", batch_size=40)
+    ds.load_state_dict(state)
+    assert ds.state_dict() == state
+
+
+def test_the_default_windows_continue_with_the_size_of_the_windows_in_the_state(client: forebay.Client) -> None:
+    for saved in (None, True, 1000):
+        original = client.train("main", batch_size=40, columns="clicks", shuffle=saved)
+        batches = iter(original)
+        next(batches)
+        state, rest = original.state_dict(), [content(batch) for batch in batches]
+        for given in (None, True):
+            ds = client.train("main", batch_size=40, columns="clicks", shuffle=given)
+            ds.load_state_dict(json.loads(json.dumps(state)))
+            assert [content(batch) for batch in ds] == rest
+
+
+def write_alike(path: Path, value: int) -> None:
+    """Writes a file that has the name, size and modification time of others that this writes, with other rows."""
+    path.parent.mkdir()
+    columns = {"user": np.full(500, value), "clicks": np.full(500, value)}
+    pq.write_table(pa.table(columns), path, use_dictionary=False, compression="none", write_statistics=False)
+    os.utime(path, (1.7e9, 1.7e9))
+
+
+def test_a_state_of_a_mixture_does_not_load_into_a_mixture_of_other_datasets(pool: Pool, tmp_path: Path) -> None:
+    for number, name in enumerate(("main", "first", "second")):
+        write_alike(tmp_path / name / "a.parquet", number)
+    client = forebay.connect(pool.start({name: tmp_path / name for name in ("main", "first", "second")}).location)
+
+    def training(mix: Any, **options: Any) -> forebay.TrainingDataset[Any]:
+        return client.train("main", batch_size=40, mix=mix, **options)
+
+    state = training({"first": 0.25}).state_dict()
+    other = training({"second": 0.25})
+    assert other.state_dict()["plan_hash"] == state["plan_hash"], "the plans do not show the difference"
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix 'first', but mix is 'second'; pass the same mix"):
+        other.load_state_dict(state)
+    assert other.state_dict()["request"]["mix"][0]["dataset"] == "second" and (other.epoch, other.step) == (0, 0)
+    for mix, shown in (({"second": 0.25, "first": 0.25}, "'second', 'first'"), ([{"dataset": "main", "fraction": 0.25}], "'main'")):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"saved with mix 'first', but mix is {shown}"):
+            training(mix).load_state_dict(state)
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix .*0.25.*, but mix is .*0.5"):
+        training({"first": 0.5}).load_state_dict(state)
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix .*, but mix is .*user < 9"):
+        training({"first": {"fraction": 0.25, "filter": "user < 9"}}).load_state_dict(state)
+    training({"first": 0.25}).load_state_dict(state)
+    # The state has a remainder that mixtures do not have.
+    alone = training(None).state_dict()
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved without mix, but this training has mix 'first'; leave it out, or start"):
+        training({"first": 0.25}).load_state_dict(alone)
+
+
+def test_a_state_with_other_values_names_them_without_their_hashes(client: forebay.Client) -> None:
+    def training(values: dict[str, Any]) -> forebay.TrainingDataset[Any]:
+        return client.train("main", batch_size=40, filter="user IN (:ids)", values=values)
+
+    state = training({"ids": range(100)}).state_dict()
+    for values, message in (
+        ({"ids": range(50)}, r"saved with other values of 'ids' \(100 then, 50 now\); pass the same values to train"),
+        ({"ids": range(1, 101)}, "saved with other values of 'ids'; pass the same values to train"),
+    ):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=message) as raised:
+            training(values).load_state_dict(state)
+        assert "sha256" not in str(raised.value)
+
+
 def test_current_names_are_unchanged() -> None:
     request = with_current_names(json.loads(MIXTURE)["request"])
     assert with_current_names(request) == request
@@ -214,6 +291,14 @@ def test_a_state_whose_snapshot_is_gone_is_rejected_with_the_current_snapshot(po
     recorded = earlier.REQUESTS["default"]
     ds = client.train("events", rank=0, **current_arguments(recorded["training"]))
     current = ds.summary["snapshot"]
-    missing = f"has no snapshot {recorded['state']['snapshot']}; the current snapshot is {current}"
+    missing = f"has no snapshot {recorded['state']['snapshot']}; the current snapshot is {current}; .* with the same `state=`, which hosts can share"
     with pytest.raises(forebay.errors.SnapshotUnavailableError, match=missing):
         ds.load_state_dict(recorded["state"])
+
+
+def test_a_training_whose_files_have_changed_is_not_told_to_take_a_new_snapshot_only(client: forebay.Client, tmp_path: Path) -> None:
+    ds = client.train("main", batch_size=40)
+    ds.load_state_dict(ds.state_dict())
+    pq.write_table(pa.table({"user": range(7)}), tmp_path / "main.parquet")
+    with pytest.raises(forebay.errors.SnapshotUnavailableError, match="restore the files with their sizes and modification times, or start the training"):
+        next(iter(ds))

@@ -332,15 +332,15 @@ except forebay.errors.ServerStartError as error:
 # Keeps the lock that processes hold while they start the server.
 HOLDER = """
 import fcntl
-from forebay import local
+from forebay import local, start_lock
 folder = local.local_server().folder
-with local._locked(folder / "lock", lambda: False):
+with start_lock.locked(folder / "lock", lambda: False):
     print("held", flush=True)
     input()
 """
 WAITER = """
-from forebay import local
-local.SILENCE_S, local.REPEAT_S, local.LOCK_TIMEOUT_S = 0.05, 0.05, float(sys.argv[2])
+from forebay import start_lock
+start_lock.SILENCE_S, start_lock.REPEAT_S, start_lock.LOCK_TIMEOUT_S = 0.05, 0.05, float(sys.argv[2])
 try:
     print(forebay.open(sys.argv[1]).head(1).num_rows)
 except forebay.errors.ServerStartError as error:
@@ -756,9 +756,17 @@ assert failed(new).endswith(f"of {new}"), "a state of an earlier version has no 
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"), [("https://user:secret@host:80/a.parquet?token=secret", "https://host:80/a.parquet"), ("/data/a?b#c", "/data/a?b#c")]
+    ("url", "shown"),
+    [
+        ("https://user:secret@host:80/a.parquet?token=secret", "https://(not shown)@host:80/a.parquet?(not shown)"),
+        ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+        ("abfss://container:secret@account.dfs.core.windows.net/x", "abfss://(not shown)@account.dfs.core.windows.net/x"),
+        ("s3://bucket/day=1@2/x", "s3://bucket/day=1@2/x"),
+        ("/data/a?b#c", "/data/a?b#c"),
+        ("/data/s3://a@b", "/data/s3://a@b"),
+    ],
 )
-def test_the_place_in_a_state_has_no_credentials(url: str, shown: str) -> None:
+def test_the_place_in_a_state_is_the_url_without_credentials(url: str, shown: str) -> None:
     cluster = object.__new__(LocalCluster)
     cluster._request, cluster._name = {"url": url}, "name"
     assert cluster.url_of("name") == shown and cluster.url_of("other") is None

@@ -66,7 +66,7 @@ def test_a_server_is_shown_and_stopped_and_its_cache_is_removed(host: Host, rows
     folder = Path(command(host, "cache").stdout.split()[-1])
     assert "removed, except for the snapshots" in command(host, "cache", "--clear").stdout
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "state"]
-    assert "removed" in command(host, "cache", "--clear", "--state").stdout and not folder.exists()
+    assert "removed" in command(host, "cache", "--clear", "--state").stdout and [path.name for path in folder.iterdir()] == ["lock"]
     assert command(host, "cache").stdout == ""
 
 
@@ -98,8 +98,87 @@ def test_a_new_server_uses_the_present_cache_home_and_the_command_shows_the_last
     assert f"removed, except for the snapshots {caches['own']}" in command(host, "cache", "--clear").stdout
     assert sorted(path.name for path in foreign.parent.iterdir()) == ["data.txt", "lock", "state"]
     assert f"removed  {caches['own']}" in command(host, "cache", "--clear", "--state").stdout
-    assert [path.name for path in foreign.parent.iterdir()] == ["data.txt"]
+    assert sorted(path.name for path in foreign.parent.iterdir()) == ["data.txt", "lock"]
     assert start() == first
+
+
+def write_of_others(folder: Path) -> list[str]:
+    """Writes files of another program at the places of the server in a cache folder, and returns their paths below it."""
+    paths = ["footers/ab/mine.txt", "indexes/mine.txt", "members.json", "state/jobs/mine.txt", "state/mine.txt"]
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("{}")
+    return paths
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def test_a_cache_folder_with_files_of_another_program_is_refused_and_its_files_are_kept(host: Host, rows: Path, tmp_path: Path) -> None:  # noqa: F811
+    program = """
+try:
+    forebay.open(sys.argv[1], cache_dir=sys.argv[2])
+    print("open")
+except forebay.errors.ServerStartError as error:
+    print(error)
+"""
+    for number, path in enumerate(write_of_others(tmp_path / "all")):
+        folder = tmp_path / f"cache-{number}"
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text("{}")
+        message = host.run(program, rows, folder)
+        assert f"the folder {folder} of cache_dir has files of another program ({path})" in message and "choose another folder" in message, message
+        assert files_in(folder) == [path]
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "lock").write_text("mine")
+    assert "files of another program (lock)" in host.run(program, rows, tmp_path / "locked")
+    # Files at other places do not matter, nor do the snapshots of an earlier server.
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "data.txt").write_text("")
+    assert host.run(program, rows, folder) == "open"
+    assert "stopped" in command(host, "stop").stdout
+    assert "removed, except for the snapshots" in command(host, "cache", "--clear").stdout
+    kept = files_in(folder)
+    assert [path for path in kept if not path.startswith("state/")] == ["data.txt", "lock"] and len(kept) > 2
+    assert host.run(program, rows, folder) == "open"
+
+
+def test_clearing_the_cache_removes_only_what_servers_have_created(host: Host, rows: Path, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "cache"
+    program = """
+ds = forebay.open(sys.argv[1], cache_dir=sys.argv[2], key="n")
+print(sum(batch.num_rows for batch in ds.train(batch_size=5, filter="n >= 0")), ds.lookup({"n": [1]}).num_rows)
+"""
+    assert host.run(program, rows, folder) == "10 1"
+    assert "stopped" in command(host, "stop").stdout
+    parts = {path.partition("/")[0] for path in files_in(folder)}
+    assert parts == {"columns", "footers", "indexes", "lock", "state"}
+    # Names of files that servers write besides these.
+    digits = "0123456789abcdef" * 2
+    of_servers = [
+        f"columns/01/{digits}-{digits[:16]}.col.tmp", f"footers/01/{digits}.12-3.tmp", f"indexes/rows/{digits}.12.tmp",
+        f"state/jobs/{digits}.job#1", f"state/snapshots/rows/{digits}.{digits}.counts", f"state/values/{digits}.values",
+    ]  # fmt: skip
+    for path in of_servers:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("")
+    others = write_of_others(folder)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / f"{digits}.index").write_text("")
+    (folder / "indexes" / "link").symlink_to(outside)
+    done = command(host, "cache", "--clear")
+    assert f"removed, except for the snapshots {folder}" in done.stdout
+    assert f"forebay: left in {folder}, because no server has created them: footers/ab/mine.txt, indexes/link, indexes/mine.txt and 1 more" in done.stderr
+    kept = files_in(folder)
+    assert [path for path in kept if not path.startswith("state/")] == ["footers/ab/mine.txt", "indexes/link", "indexes/mine.txt", "lock", "members.json"]
+    done = command(host, "cache", "--clear", "--state")
+    assert "footers/ab/mine.txt, indexes/link, indexes/mine.txt and 3 more" in done.stderr, done.stderr
+    assert files_in(folder) == sorted([*others, "indexes/link", "lock"]) and files_in(outside) == [f"{digits}.index"]
+    done = command(host, "cache", "--state")
+    assert done.returncode == 2 and "--state has no effect without --clear; pass both" in done.stderr, done.stderr
 
 
 def test_a_running_server_of_another_version_is_logged_once(host: Host, rows: Path) -> None:  # noqa: F811

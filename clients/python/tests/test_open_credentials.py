@@ -102,6 +102,26 @@ def test_a_process_without_the_credentials_reads_nothing_of_what_is_cached(host:
     holder.communicate("\n", timeout=60)
 
 
+def test_other_spellings_of_a_url_are_the_same_dataset_with_the_same_credentials(host: Host, store: Store) -> None:  # noqa: F811
+    program = """
+names = []
+for url in sys.argv[1:]:
+    try:
+        names.append(forebay.open(url).name)
+    except forebay.Error as error:
+        names.append(f"{type(error).__name__}: {error}")
+print(*names, sep="\\n")
+"""
+    spellings = [URL, f" {URL}", f"\t\n{URL}", f"{URL} ", f"\u00a0{URL}\r\n", URL.replace("s3:", "S3:")]
+    name = opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
+    assert host.run(program, *spellings, **store.environment(ID, SECRET)).splitlines() == [name] * len(spellings)
+    # The server does not read for a process without credentials what it reads with those of another one.
+    reads = len(store.reads)
+    for line in host.run(program, *spellings).splitlines():
+        assert name not in line and "Error: " in line, line
+    assert len(store.reads) == reads
+
+
 def test_processes_with_different_credentials_have_different_datasets(host: Host, store: Store) -> None:  # noqa: F811
     store.secrets["AKIASECOND"] = "second"
     first = opened(host.run(TRAINING + OPENED, URL, **store.environment(ID, SECRET)))
@@ -352,6 +372,24 @@ def test_the_credentials_of_a_store_are_those_of_its_variables(tmp_path: Path) -
     bearer = credentials.bearer_of("s3://b/x", of["s3://b/x"], environment)
     assert len(bearer.split(".")) == 3 and bearer.startswith(credentials.proof({"AWS_ACCESS_KEY_ID": "id"}))
     assert credentials.bearer_of("/x", {}, {"HOME": str(tmp_path)}) == ""
+
+
+def test_relative_paths_of_credentials_are_relative_to_the_process_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key.json").write_text("{}")
+    given = {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "token",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/container/token",
+        "AZURE_FEDERATED_TOKEN_FILE": "../token",
+        "GOOGLE_APPLICATION_CREDENTIALS": "key.json",
+    }
+    of = {url: credentials.credentials_for(url, given) for url in ("s3://b/x", "gs://b/x", "az://c/x")}
+    assert of["s3://b/x"] == {"AWS_WEB_IDENTITY_TOKEN_FILE": f"{tmp_path}/token", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/container/token"}
+    assert of["az://c/x"] == {"AZURE_FEDERATED_TOKEN_FILE": f"{tmp_path.parent}/token"}
+    assert of["gs://b/x"]["GOOGLE_APPLICATION_CREDENTIALS"] == f"{tmp_path}/key.json"
+    # The server reads those for the URL of `state` itself.
+    own = credentials.with_absolute_paths({"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "", "AWS_REGION": "r"})
+    assert own == {"AWS_CONFIG_FILE": f"{tmp_path}/config", "AWS_SHARED_CREDENTIALS_FILE": "", "AWS_REGION": "r"}
 
 
 def test_profiles_are_read_as_the_server_reads_them(tmp_path: Path) -> None:

@@ -455,6 +455,32 @@ def test_jax_without_64_bit_types_rejects_integers_that_need_them(pool: Pool, tm
         assert read(columns="unsigned")["unsigned"].tolist() == [2**63, 0]
 
 
+def test_jax_without_64_bit_types_rejects_floats_that_it_would_make_infinite(pool: Pool, tmp_path: Path) -> None:
+    skip_without("jax")
+    import jax
+
+    largest = float(np.finfo(np.float32).max)
+    columns = {
+        "fits": [largest, -largest, math.inf, -math.inf, math.nan, 1e-300, 1 / 3],
+        "large": [0.0, -1e300, 1.0, 2.0, 3.0, 4.0, math.inf],
+        "null": [None, 1e39, 1.0, 2.0, 3.0, 4.0, math.inf],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
+    client = forebay.connect(pool.start({"wide": tmp_path / "wide.parquet"}).location)
+
+    def read(**request: Any) -> Any:
+        return next(iter(client.train("wide", batch_size=7, output="jax", shuffle=False, **request)))
+
+    fits = read(columns="fits")["fits"]
+    assert fits.dtype == np.float32
+    np.testing.assert_array_equal(np.asarray(fits), np.array(columns["fits"], np.float32))
+    for request in ({"columns": "large"}, {"columns": "null"}, {"tensors": {"large": ["fits", "large"]}}):
+        with pytest.raises(OverflowError, match=r"column '(large|null)' has -?1e\+\d+, which is outside of the range of float32.*jax_enable_x64"):
+            read(**request)
+    with jax.enable_x64(True):
+        assert read(columns="large")["large"].tolist() == columns["large"]
+
+
 @pytest.mark.parametrize("output", FRAMEWORKS)
 def test_a_dict_of_arrays_has_the_position_of_its_batch_and_is_a_plain_dict_otherwise(
     client: forebay.Client, output: str
@@ -601,3 +627,15 @@ def test_a_tensor_of_booleans_is_viewed_as_bool(client: forebay.Client) -> None:
     import torch
 
     assert batch["x"].to_torch().view(torch.bool)[:, 0].tolist() == expected.tolist()
+
+
+def test_a_number_for_missing_times_that_is_too_large_is_an_error_that_names_it(pool: Pool, tmp_path: Path) -> None:
+    columns = {name: pa.array([None, 1], type) for name, type in (("day", pa.date32()), ("at", pa.timestamp("us")), ("long", pa.duration("s")))}
+    pq.write_table(pa.table(columns), tmp_path / "times.parquet")
+    client = forebay.connect(pool.start({"times": tmp_path / "times.parquet"}).location)
+    batch = next(iter(client.train("times", batch_size=2, shuffle=False)))
+    for name in columns:
+        for number in (2**70, -(2**63) - 1):
+            with pytest.raises(OverflowError, match=f"missing is {number}, which is outside of the range of times"):
+                batch[name].to_numpy(missing=number)
+        assert batch[name].to_numpy(missing=2**63 - 1).astype(np.int64).tolist() == [2**63 - 1, 1]
