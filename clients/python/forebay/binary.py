@@ -17,7 +17,10 @@ def binary() -> str:
         FileNotFoundError: There is no such binary.
     """
     if named := os.environ.get("FOREBAY_BIN"):
-        return os.path.abspath(named) if os.path.dirname(named) else named
+        path = named if os.path.dirname(named) else shutil.which(named)
+        if path is None:
+            raise FileNotFoundError(f"FOREBAY_BIN is {named!r}, which is not on the PATH; expected the path of the server's binary")
+        return os.path.abspath(path)
     here = Path(sysconfig.get_path("scripts"), "forebay")
     found = str(here) if here.is_file() else shutil.which("forebay")
     if found is None:

@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from forebay.errors import ServerStartError
 
@@ -76,7 +76,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str], log_path: Pat
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Ends a server that nobody uses yet. Waits for a limited time."""
     process.terminate()
     try:
@@ -85,10 +85,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
         _kill(process)
 
 
-def is_alive(pid: int | None) -> bool:
+def has_ended(pid: int) -> bool:
+    """Returns true if there is no such process, or if it has ended without being waited for. The latter is known on Linux only."""
+    try:
+        # The name of the program, in parentheses, may contain spaces.
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return not _exists(pid)
+    return state in ("Z", "X")
+
+
+def _exists(pid: int) -> bool:
     """Returns true if a process of this user has the id. It may have ended without being waited for."""
-    if pid is None:
-        return False
     try:
         os.kill(pid, 0)
     except OSError:
@@ -96,17 +104,7 @@ def is_alive(pid: int | None) -> bool:
     return True
 
 
-def has_ended(pid: int) -> bool:
-    """Returns true if there is no such process, or if it has ended without being waited for. The latter is known on Linux only."""
-    try:
-        # The name of the program, in parentheses, may contain spaces.
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return not is_alive(pid)
-    return state in ("Z", "X")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[Any]) -> None:
     process.kill()
     # A process that waits for a disk does not end at once.
     with suppress(subprocess.TimeoutExpired):
