@@ -20,7 +20,7 @@ START_TIMEOUT_S = 120
 POLL_S = 0.01
 # Time after which a start that is not complete is logged.
 SILENCE_S = 3
-# Maximum time until a server ends that nobody uses yet, and until a process ends that was killed.
+# Maximum time until a server ends that no client uses yet, and until a process ends that was killed.
 END_TIMEOUT_S = 10
 # Lines of the log that are part of an exception.
 LOG_TAIL_LINES = 12
@@ -77,7 +77,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str], log_path: Pat
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ends a server that nobody uses yet. Waits for a limited time."""
+    """Ends a server that no client uses yet. Waits for a limited time."""
     process.terminate()
     try:
         process.wait(END_TIMEOUT_S)
