@@ -225,7 +225,7 @@ def test_the_help_lists_the_commands_of_the_package_and_wrong_paths_are_messages
         done = command(host, "dashboard", f"--port={port}")
         assert done.returncode == 2 and f"{port!r} is no port, expected a number from 0 to 65535" in done.stderr, done.stderr
     done = command(host, "cache", "--state")
-    assert done.returncode == 2 and "--state has an effect with --clear only" in done.stderr
+    assert done.returncode == 2 and "--state has no effect without --clear" in done.stderr
     done = command(host, "profile", "nope")
     assert done.returncode == 1 and done.stderr.startswith("forebay: ") and "nope does not exist, expected a Parquet file" in done.stderr
     rows.write_bytes(b"no Parquet")
