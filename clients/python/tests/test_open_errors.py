@@ -1,4 +1,4 @@
-"""What users of `forebay.open` are told when the binary, a file or the server is not as it should be."""
+"""Errors of `forebay.open` about the binary, a file or a server that is not as it should be."""
 
 from __future__ import annotations
 
