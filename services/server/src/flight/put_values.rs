@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arrow_flight::{FlightData, PutResult};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use chrono::Utc;
 use forebay_loader::{Flow, MAX_SET_BYTES, Priority, ValueSet};
 use forebay_proto::{
@@ -14,7 +14,12 @@ use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use super::{Context, incoming::Charging};
-use crate::{Error, auth::Access, callers::Resource, connections::size_limit};
+use crate::{
+    Error,
+    auth::Access,
+    callers::{Charge, Resource},
+    connections::size_limit,
+};
 
 /// Maximum size of a message besides its part of the set, in bytes.
 const MESSAGE_BYTES: u64 = 64 << 10;
@@ -56,7 +61,7 @@ pub(super) async fn store(
     // other.
     let most = bytes.saturating_add(MESSAGE_BYTES).min(services.limits.max_request_bytes as u64);
     let charge = services.callers.take_within(limit, &caller, Resource::IncomingBytes, bytes + most);
-    let _charge = drain.unless_interrupted(charge).await??;
+    let charge = drain.unless_interrupted(charge).await??;
     charging.as_charged(most);
     deadline = Deadline::of(size_limit(limit, bytes));
     let mut encoded = BytesMut::new();
@@ -78,7 +83,7 @@ pub(super) async fn store(
         ))
         .into());
     }
-    let encoded = encoded.freeze();
+    let encoded = Bytes::from_owner(Charged { encoded, _charge: charge });
     let read = encoded.clone();
     let read = move || ValueSet::read(read.into()).map(|set| (set.sha256().to_owned(), set.len() as u64));
     // On the CPU threads, so that it delays no lookup.
@@ -92,8 +97,20 @@ pub(super) async fn store(
         ))
         .into());
     }
-    services.values.put(access.name().as_deref(), &sha256, &encoded, Utc::now()).await?;
+    services.values.put(access.name().as_deref(), &sha256, encoded, Utc::now()).await?;
     Ok(PutResult { app_metadata: encoding.encode(&PutValuesResult { count }).into() })
+}
+
+/// A received set, which is charged to its caller until it is stored, also if the caller disconnects.
+struct Charged {
+    encoded: BytesMut,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.encoded
+    }
 }
 
 /// Time by which a set must be complete. Otherwise an upload in many small parts could hold its charge for any time.

@@ -1,33 +1,31 @@
 //! Sets of values in the state, which filters of requests refer to.
 //!
 //! A set is stored once, named by its hash. Each tenant that has sent it is charged its size. Charges are in the state, so that all servers
-//! with this state count them. A set is kept for an hour after its last upload. After that, it is kept as long as a job record refers to it and
-//! its tenant has room. If a tenant has no room for a new set, its least recently used sets are evicted. Clients send a missing set again.
+//! with this state count them. A set is kept for an hour after its last upload. After that, it is kept as long as a tenant is charged for it
+//! and a job record refers to it. If a tenant has no room for a new set, it is no longer charged for its least recently used ones. A sweep
+//! deletes the sets for which no tenant is charged, so that an upload deletes nothing that other tenants use. Clients send a missing set again.
 //!
-//! - `known`: the sets of each tenant in memory, so that an upload does not list the state.
+//! - `tenants`: the sets of each tenant in memory, so that an upload does not list the state.
+//! - `sweep`: removal of unused sets.
 
-mod known;
+mod sweep;
+mod tenants;
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use forebay_explain::JobRecord;
 use forebay_loader::StoredValues;
-use forebay_storage::{DocumentMeta, Documents, State};
+use forebay_storage::{Documents, State};
+use futures::{StreamExt, stream};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::Mutex,
-    time::{Instant, MissedTickBehavior},
-};
+use tokio::{sync::Mutex, time::Instant};
 
 use super::jobs::Jobs;
 use crate::Error;
-use known::{Kept, Known};
+use tenants::{Kept, Listed, Listing, Tenant, Tenants};
 
 /// Limits of the stored sets of a tenant. Callers of a server without tokens are one tenant.
 #[derive(Clone, Copy)]
@@ -39,15 +37,15 @@ struct Limits {
 /// Limits of a tenant. The bytes are those of eight sets of the maximum size. The number of sets is limited because the time of a listing grows
 /// with it. A tenant at both limits has sets of 64 KiB on average; a smaller list of values fits into the text of a filter.
 const TENANT_LIMITS: Limits = Limits { bytes: 256 << 20, sets: 4096 };
-/// One in this many of the maximum number of sets is evicted at once, so that not each upload of a small set lists the state.
-const SETS_AT_ONCE: usize = 16;
+/// Number of charges that cannot be deleted after which an upload that needs room fails.
+const MAX_FAILED: usize = 16;
+/// Number of documents that are deleted concurrently.
+const CONCURRENT_DELETES: usize = 16;
 /// Maximum size of a charge, in bytes.
 const MAX_CHARGE_BYTES: u64 = 16 << 10;
 /// Time after its upload for which a set is kept without a job record, and is not evicted. A stream writes the record only after the rows of
 /// the filter are counted, which can take long.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
-/// Interval at which unused sets are removed, and the sets of all tenants are listed.
-const REMOVED_EVERY: Duration = Duration::from_secs(600);
 /// Time after a listing within which an upload that does not fit, and for which no set can be evicted, is rejected without another listing.
 const LISTED_FOR: Duration = Duration::from_secs(5);
 /// Number of digits of the name of a charge that identify the tenant.
@@ -64,14 +62,8 @@ pub(crate) struct Values {
     jobs: Jobs,
     /// Sets that the streams of this server use.
     stored: StoredValues,
-    /// Sets that were listed, and those that this server has stored since. Other servers with the same state may have stored more, so that a
-    /// tenant can exceed its limits until the next listing.
-    known: Arc<parking_lot::Mutex<Known>>,
-    /// Locked while sets are listed, so that concurrent first uploads list once.
-    listing: Arc<Mutex<()>>,
-    /// A lock for each tenant with uploads, which is held from the comparison with the limits until the set is stored.
-    turns: Arc<parking_lot::Mutex<HashMap<String, Arc<Mutex<()>>>>>,
-    /// Locks of the sets, which are held while a set is written or deleted.
+    tenants: Tenants,
+    /// Locks of the sets, which are held while a set is written, or is deleted after its age was checked.
     set_locks: Arc<[Mutex<()>; SET_LOCKS]>,
     limits: Limits,
     listed_for: Duration,
@@ -86,11 +78,12 @@ struct StoredCharge {
     bytes: u64,
 }
 
-/// The sets and charges in the state.
-struct Listed {
-    begun: Instant,
-    sets: Vec<DocumentMeta>,
-    charges: Vec<DocumentMeta>,
+/// A set that is to be stored.
+struct Upload {
+    sha256: String,
+    encoded: Bytes,
+    charge: StoredCharge,
+    now: DateTime<Utc>,
 }
 
 impl Values {
@@ -101,29 +94,15 @@ impl Values {
             charges: state.documents("values", "charge", MAX_CHARGE_BYTES),
             jobs,
             stored,
-            known: Arc::default(),
-            listing: Arc::default(),
-            turns: Arc::default(),
+            tenants: Tenants::default(),
             set_locks: Arc::new(std::array::from_fn(|_| Mutex::default())),
             limits: TENANT_LIMITS,
             listed_for: LISTED_FOR,
         }
     }
 
-    /// Removes unused sets every ten minutes. Never returns.
-    pub(crate) async fn run(self) {
-        let mut interval = tokio::time::interval_at(Instant::now() + REMOVED_EVERY, REMOVED_EVERY);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            interval.tick().await;
-            if let Err(error) = self.remove_unused(Utc::now()).await {
-                tracing::warn!(%error, "unused sets of values could not be removed from the state");
-            }
-        }
-    }
-
     /// Stores the set with the hash `sha256` and charges it to `tenant`. If the tenant has no room, its least recently used sets
-    /// are evicted.
+    /// are evicted. An upload that has begun to change the state continues if the returned future is dropped, and holds `encoded` until it ends.
     ///
     /// # Errors
     /// A limit, if the sets that can't be evicted leave too little room within [`TENANT_LIMITS`]; an error of the state.
@@ -131,33 +110,37 @@ impl Values {
         &self,
         tenant: Option<&str>,
         sha256: &str,
-        encoded: &[u8],
+        encoded: Bytes,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        let (owner, bytes) = (owner_of(tenant), encoded.len() as u64);
-        let turn = self.turn_of(&owner);
-        let _turn = turn.lock().await;
-        self.list_once().await?;
-        if !self.fits(&owner, sha256, bytes) {
-            self.make_room(tenant, &owner, sha256, bytes, now).await?;
-        }
-        // A set that is uploaded again is not removed at the same time.
-        let _set = self.lock_set(sha256).await;
-        // The charge comes first, so that no set is stored without one.
-        let charge = StoredCharge { tenant: tenant.map(str::to_owned), bytes };
-        self.charges.put(&format!("{sha256}-{owner}"), &charge).await?;
-        self.sets.put_bytes(sha256, encoded).await?;
-        self.known.lock().add(&owner, sha256, Kept { bytes, uploaded: now, noted: Instant::now() });
-        Ok(())
+        let charge = StoredCharge { tenant: tenant.map(str::to_owned), bytes: encoded.len() as u64 };
+        let upload = Upload { sha256: sha256.to_owned(), encoded, charge, now };
+        let mut tenant = self.tenants.lock(&owner_of(tenant)).await;
+        let values = self.clone();
+        // A caller that disconnects must not interrupt it between the state and what this server knows of it.
+        let storing = tokio::spawn(async move {
+            let stored = values.store(&mut tenant, upload).await;
+            tenant.changed = Some(Instant::now());
+            stored
+        });
+        storing.await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
     }
 
-    /// The lock of a tenant.
-    fn turn_of(&self, owner: &str) -> Arc<Mutex<()>> {
-        let mut turns = self.turns.lock();
-        if !turns.contains_key(owner) {
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+    async fn store(&self, tenant: &mut Tenant, upload: Upload) -> Result<(), Error> {
+        if tenant.listed.is_none() {
+            tenant.adopt(&self.list().await?);
         }
-        Arc::clone(turns.entry(owner.to_owned()).or_default())
+        if !self.fits(tenant, &upload) {
+            self.make_room(tenant, &upload).await?;
+        }
+        let Upload { sha256, encoded, charge, now } = upload;
+        let _set = self.lock_set(&sha256).await;
+        // It is counted before it is written, because a write that fails may be done all the same.
+        tenant.sets.insert(sha256.clone(), Kept { bytes: charge.bytes, uploaded: now });
+        // The charge comes first, so that no set is stored without one.
+        self.charges.put(&tenant.charge_of(&sha256), &charge).await?;
+        self.sets.put_bytes(&sha256, &encoded).await?;
+        Ok(())
     }
 
     async fn lock_set(&self, sha256: &str) -> tokio::sync::MutexGuard<'_, ()> {
@@ -165,194 +148,141 @@ impl Values {
         self.set_locks[number % SET_LOCKS].lock().await
     }
 
-    /// Lists the state unless that was done before.
-    async fn list_once(&self) -> Result<(), Error> {
-        if self.known.lock().listed().is_some() {
-            return Ok(());
-        }
-        let _listing = self.listing.lock().await;
-        if self.known.lock().listed().is_none() {
-            self.list_locked().await?;
-        }
-        Ok(())
-    }
-
-    /// Lists the state.
-    async fn list(&self) -> Result<Listed, Error> {
-        let _listing = self.listing.lock().await;
-        self.list_locked().await
-    }
-
-    async fn list_locked(&self) -> Result<Listed, Error> {
+    async fn list(&self) -> Result<Listing, Error> {
         let begun = Instant::now();
-        let (sets, charges) = futures::try_join!(self.sets.list(), self.charges.list())?;
-        self.known.lock().replace(&sets, &charges, begun);
-        Ok(Listed { begun, sets, charges })
+        let (documents, charges) = futures::try_join!(self.sets.list(), self.charges.list())?;
+        let mut sets = HashMap::new();
+        for set in documents {
+            let listed: &mut Listed = sets.entry(set.name.clone()).or_default();
+            listed.set = Some(set);
+        }
+        for charge in charges {
+            let Some((set, owner)) = charge.name.split_once('-') else { continue };
+            let (set, owner) = (set.to_owned(), owner.to_owned());
+            sets.entry(set).or_default().charges.insert(owner, charge);
+        }
+        Ok(Listing { begun, sets })
     }
 
     /// True if the tenant has room for a set.
-    fn fits(&self, owner: &str, sha256: &str, bytes: u64) -> bool {
-        let (charged, sets) = self.known.lock().total(owner, sha256);
-        charged.saturating_add(bytes) <= self.limits.bytes && sets < self.limits.sets
+    fn fits(&self, tenant: &Tenant, upload: &Upload) -> bool {
+        let (bytes, sets) = tenant.total_besides(&upload.sha256);
+        self.limits.permit(bytes + upload.charge.bytes, sets + 1)
     }
 
-    /// Removes sets until the tenant has room for the set `sha256`.
+    /// Evicts sets of a tenant until there is room for a new one: their charges are deleted.
     ///
     /// # Errors
-    /// As [`put`](Self::put). No set of the tenant is evicted for lack of room then.
-    async fn make_room(
-        &self,
-        tenant: Option<&str>,
-        owner: &str,
-        sha256: &str,
-        bytes: u64,
-        now: DateTime<Utc>,
-    ) -> Result<(), Error> {
-        let listed = self.known.lock().listed();
-        let is_listed = listed.is_some_and(|begun| begun.elapsed() < self.listed_for);
-        if is_listed && self.giving_way(owner, sha256, bytes, now, &HashMap::new()).is_none() {
-            return Err(self.exceeded(tenant, owner, sha256, bytes));
+    /// As [`put`](Self::put). No set is evicted if that makes too little room.
+    async fn make_room(&self, tenant: &mut Tenant, upload: &Upload) -> Result<(), Error> {
+        let is_listed = tenant.listed.is_some_and(|begun| begun.elapsed() < self.listed_for);
+        if is_listed && self.giving_way(tenant, upload, &HashMap::new()).is_none() {
+            return Err(self.exceeded(tenant, upload));
         }
-        let listed = self.list().await?;
-        if self.fits(owner, sha256, bytes) {
+        tenant.adopt(&self.list().await?);
+        if self.fits(tenant, upload) {
             return Ok(());
         }
         let jobs = self.jobs.list().await?;
-        let used = last_uses(&jobs);
-        self.remove_old(&listed, &used, now).await?;
-        if self.fits(owner, sha256, bytes) {
-            return Ok(());
+        let (used, mut failed) = (last_uses(&jobs), Vec::new());
+        while !self.fits(tenant, upload) {
+            let giving_way = self.giving_way(tenant, upload, &used).filter(|_| failed.len() < MAX_FAILED);
+            let giving_way =
+                giving_way.ok_or_else(|| failed.pop().unwrap_or_else(|| self.exceeded(tenant, upload)))?;
+            tracing::info!(
+                token = upload.charge.tenant,
+                sets = giving_way.len(),
+                "the least recently used sets of values are removed to make room for a new one"
+            );
+            let named: Vec<_> = giving_way.into_iter().map(|set| (tenant.charge_of(&set), set)).collect();
+            let deletes = named.into_iter().map(|(charge, set)| async move {
+                (set, delete_old(&self.charges, &charge, upload.now).await)
+            });
+            let deleted: Vec<_> = stream::iter(deletes).buffer_unordered(CONCURRENT_DELETES).collect().await;
+            for (set, deleted) in deleted {
+                if matches!(deleted, Ok(true)) {
+                    tenant.sets.remove(&set);
+                } else if let Some(kept) = tenant.sets.get_mut(&set) {
+                    // Another server has stored it again, or it can't be deleted now. It is not tried again until the next listing.
+                    kept.uploaded = upload.now;
+                }
+                failed.extend(deleted.err());
+            }
         }
-        let giving_way = self.giving_way(owner, sha256, bytes, now, &used);
-        let giving_way = giving_way.ok_or_else(|| self.exceeded(tenant, owner, sha256, bytes))?;
-        tracing::info!(
-            token = tenant,
-            sets = giving_way.len(),
-            "the least recently used sets of values are removed to make room for a new one"
-        );
-        for set in giving_way {
-            self.remove_of(owner, &set).await?;
+        if let Some(error) = failed.first() {
+            tracing::warn!(%error, sets = failed.len(), "some sets of values could not be removed to make room");
         }
         Ok(())
     }
 
-    /// Returns the sets of a tenant to evict for the set `sha256`, the least recently used first; `None` if there would still be no room. `used`
-    /// has the times at which jobs last used the sets.
-    fn giving_way(
-        &self,
-        owner: &str,
-        sha256: &str,
-        bytes: u64,
-        now: DateTime<Utc>,
-        used: &HashMap<&str, f64>,
-    ) -> Option<Vec<String>> {
-        let known = self.known.lock();
-        let (mut charged, mut sets) = known.total(owner, sha256);
-        let can_give_way =
-            |set: &str, kept: &Kept| now - kept.uploaded > KEPT_FOR && !self.stored.is_in_use(set);
-        let mut old: Vec<(f64, &str, u64)> = known
-            .of(owner)
-            .filter(|(set, kept)| *set != sha256 && can_give_way(set, kept))
+    /// Returns the sets of a tenant to evict for a new one: those first that no job uses, and then those that were not used for the longest
+    /// time. `None` if there would still be no room. `used` has the times at which jobs last used the sets.
+    fn giving_way(&self, tenant: &Tenant, upload: &Upload, used: &HashMap<&str, f64>) -> Option<Vec<String>> {
+        let can_give_way = |set: &str, kept: &Kept| {
+            set != upload.sha256 && is_old(kept.uploaded, upload.now) && !self.stored.is_in_use(set)
+        };
+        let old = tenant.sets.iter().filter(|(set, kept)| can_give_way(set, kept));
+        let mut old: Vec<(bool, f64, &String, u64)> = old
             .map(|(set, kept)| {
-                let uploaded = kept.uploaded.timestamp_millis() as f64 / 1e3;
-                (used.get(set).map_or(uploaded, |used| used.max(uploaded)), set, kept.bytes)
+                let (uploaded, used) =
+                    (kept.uploaded.timestamp_millis() as f64 / 1e3, used.get(set.as_str()));
+                (used.is_some(), used.map_or(uploaded, |used| used.max(uploaded)), set, kept.bytes)
             })
             .collect();
-        old.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-        let Limits { bytes: max_bytes, sets: max_sets } = self.limits;
-        // At least one less than the maximum, so that there is room for the new one.
-        let most = match sets < max_sets {
-            true => sets,
-            false => (max_sets - max_sets / SETS_AT_ONCE).min(max_sets.saturating_sub(1)),
-        };
+        old.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(b.2)));
+        let (mut bytes, mut sets) = tenant.total_besides(&upload.sha256);
+        (bytes, sets) = (bytes + upload.charge.bytes, sets + 1);
         let mut giving_way = Vec::new();
-        for (_, set, set_bytes) in old {
-            if charged.saturating_add(bytes) <= max_bytes && sets <= most {
+        for (_, _, set, set_bytes) in old {
+            if self.limits.lowered().permit(bytes, sets) {
                 break;
             }
-            charged -= set_bytes;
-            sets -= 1;
-            giving_way.push(set.to_owned());
+            (bytes, sets) = (bytes - set_bytes, sets - 1);
+            giving_way.push(set.clone());
         }
-        let fits = charged.saturating_add(bytes) <= max_bytes && sets < max_sets;
-        fits.then_some(giving_way)
+        self.limits.permit(bytes, sets).then_some(giving_way)
     }
 
     /// The error of a tenant without room.
-    fn exceeded(&self, tenant: Option<&str>, owner: &str, sha256: &str, bytes: u64) -> Error {
-        let who = tenant.map_or_else(|| "this server".to_owned(), |token| format!("token '{token}'"));
-        let (charged, sets) = self.known.lock().total(owner, sha256);
+    fn exceeded(&self, tenant: &Tenant, upload: &Upload) -> Error {
+        let StoredCharge { tenant: token, bytes } = &upload.charge;
+        let who = token.as_ref().map_or_else(|| "this server".to_owned(), |token| format!("token '{token}'"));
+        let (charged, sets) = tenant.total_besides(&upload.sha256);
         let Limits { bytes: max_bytes, sets: max_sets } = self.limits;
         Error::limit(format!(
             "{who} has {charged} bytes of stored sets of values in {sets} sets, and this set has {bytes}; the limit is \
              {max_bytes} in {max_sets} sets. Older sets give way, except for those that were uploaded within the last hour \
-             or that a training uses; try again later"
+             or that a training of this server uses; try again later"
         ))
-    }
-
-    /// Removes a set of a tenant, and the set itself unless it is charged to others.
-    async fn remove_of(&self, owner: &str, sha256: &str) -> Result<(), Error> {
-        let _set = self.lock_set(sha256).await;
-        if !self.known.lock().has_other(owner, sha256) {
-            self.sets.delete(sha256).await?;
-        }
-        self.charges.delete(&format!("{sha256}-{owner}")).await?;
-        self.known.lock().remove(owner, sha256);
-        Ok(())
-    }
-
-    /// Removes the sets to which no job record refers and that were stored more than an hour before `now`, with their charges. Also removes the
-    /// files of interrupted uploads.
-    ///
-    /// # Errors
-    /// Returns an error if the state can't be read or written.
-    pub(crate) async fn remove_unused(&self, now: DateTime<Utc>) -> Result<(), Error> {
-        self.sets.remove_interrupted(KEPT_FOR.to_std().unwrap_or_default()).await?;
-        let listed = self.list().await?;
-        let is_any_old = listed.sets.iter().chain(&listed.charges).any(|meta| is_old(meta, now));
-        if is_any_old {
-            let jobs = self.jobs.list().await?;
-            self.remove_old(&listed, &last_uses(&jobs), now).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the listed sets that are old and not used by a job, and old charges without a set.
-    async fn remove_old(
-        &self,
-        listed: &Listed,
-        used: &HashMap<&str, f64>,
-        now: DateTime<Utc>,
-    ) -> Result<(), Error> {
-        let Listed { begun, sets, charges } = listed;
-        let is_used = |set: &str| used.contains_key(set) || self.stored.is_in_use(set);
-        let stays = |meta: &&DocumentMeta| !is_old(meta, now) || is_used(&meta.name);
-        let (kept, unused): (Vec<_>, Vec<_>) = sets.iter().partition(stays);
-        for DocumentMeta { name, .. } in unused {
-            let _set = self.lock_set(name).await;
-            if !self.known.lock().is_noted_since(*begun, name) {
-                self.sets.delete(name).await?;
-                self.known.lock().remove_all(name);
-            }
-        }
-        let kept: HashSet<&str> = kept.into_iter().map(|meta| meta.name.as_str()).collect();
-        for DocumentMeta { name, .. } in charges.iter().filter(|meta| is_old(meta, now)) {
-            let set = name.split_once('-').map_or("", |(set, _)| set);
-            if kept.contains(set) {
-                continue;
-            }
-            let _set = self.lock_set(set).await;
-            if !self.known.lock().is_noted_since(*begun, set) {
-                self.charges.delete(name).await?;
-            }
-        }
-        Ok(())
     }
 }
 
+impl Limits {
+    /// True if a tenant may have this number of sets with this size in total.
+    fn permit(self, bytes: u64, sets: usize) -> bool {
+        bytes <= self.bytes && sets <= self.sets
+    }
+
+    /// The limits down to which sets are evicted, so that not each upload of a small set lists the state.
+    fn lowered(self) -> Self {
+        Self { bytes: self.bytes - self.bytes / 16, sets: self.sets - self.sets / 16 }
+    }
+}
+
+/// Deletes a document unless it was written within the hour before `now`, for example since it was listed. Returns true if it was deleted, or
+/// did not exist.
+async fn delete_old(documents: &Documents, name: &str, now: DateTime<Utc>) -> Result<bool, Error> {
+    let found = documents.head(name).await?;
+    if found.is_some_and(|meta| !is_old(meta.last_modified, now)) {
+        return Ok(false);
+    }
+    documents.delete(name).await?;
+    Ok(true)
+}
+
 /// True for a document that was written more than an hour before `now`.
-fn is_old(meta: &DocumentMeta, now: DateTime<Utc>) -> bool {
-    now - meta.last_modified > KEPT_FOR
+fn is_old(written: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    now - written > KEPT_FOR
 }
 
 /// The last use of each set to which a job record refers, in seconds since 1970.
@@ -374,184 +304,4 @@ fn owner_of(tenant: Option<&str>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use forebay_explain::JobRecord;
-    use forebay_proto::v1;
-    use forebay_storage::{Config, Location};
-
-    use super::*;
-
-    fn values(folder: &std::path::Path) -> Values {
-        let config = Config::default();
-        let location = Location::parse(&folder.to_string_lossy(), &config).unwrap();
-        let state = State::open(location, None, &config);
-        let values = Values::new(&state, Jobs::new(&state, 100), StoredValues::new(&state));
-        Values { listed_for: Duration::ZERO, ..values }
-    }
-
-    fn limited(folder: &std::path::Path, bytes: u64, sets: usize) -> Values {
-        Values { limits: Limits { bytes, sets }, ..values(folder) }
-    }
-
-    /// Keeps the record of a job that used the sets at the time `last_seen`.
-    async fn use_sets(values: &Values, numbers: &[u8], last_seen: DateTime<Utc>) -> JobRecord {
-        let named =
-            |number: &u8| v1::NamedValues { name: format!("ids{number}"), sha256: hash(*number), count: 3 };
-        let named = numbers.iter().map(named).collect();
-        let train = v1::Train { dataset: "d".into(), values: named, ..v1::Train::default() };
-        let record = JobRecord::new(&train, last_seen.timestamp() as f64);
-        values.jobs.keep(&record).await.unwrap();
-        record
-    }
-
-    fn hash(number: u8) -> String {
-        format!("{number:064x}")
-    }
-
-    async fn names(documents: &Documents) -> Vec<String> {
-        let mut names: Vec<String> =
-            documents.list().await.unwrap().into_iter().map(|meta| meta.name[..64].to_owned()).collect();
-        names.sort_unstable();
-        names
-    }
-
-    #[tokio::test]
-    async fn a_set_is_kept_as_long_as_a_job_record_refers_to_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let values = values(folder.path());
-        let now = Utc::now();
-        for number in [1, 2] {
-            values.put(None, &hash(number), b"set", now).await.unwrap();
-        }
-        let record = use_sets(&values, &[1], now).await;
-        values.remove_unused(now).await.unwrap();
-        assert_eq!(names(&values.sets).await, [hash(1), hash(2)], "a new set is kept");
-        let later = now + TimeDelta::hours(2);
-        values.remove_unused(later).await.unwrap();
-        assert_eq!(names(&values.sets).await, [hash(1)]);
-        assert_eq!(names(&values.charges).await, [hash(1)]);
-        std::fs::remove_file(folder.path().join("jobs").join(format!("{}.job", record.id))).unwrap();
-        values.remove_unused(later).await.unwrap();
-        assert!(names(&values.sets).await.is_empty() && names(&values.charges).await.is_empty());
-    }
-
-    #[tokio::test]
-    async fn the_sets_of_a_tenant_are_limited_and_shared_with_others() {
-        let folder = tempfile::tempdir().unwrap();
-        let values = limited(folder.path(), 1000, 100);
-        let (now, set) = (Utc::now(), [0; 400]);
-        for number in [1, 2, 1] {
-            values.put(Some("a"), &hash(number), &set, now).await.unwrap();
-        }
-        let refused = values.put(Some("a"), &hash(3), &set, now).await.unwrap_err();
-        assert_eq!(refused.grpc_code(), tonic::Code::ResourceExhausted);
-        assert!(refused.message().contains("token 'a' has 876 bytes of stored sets"), "{refused}");
-        assert!(
-            refused.message().contains("in 2 sets, and this set has 400; the limit is 1000 in 100"),
-            "{refused}"
-        );
-        // Another tenant has room, also for the same set.
-        for number in [2, 3] {
-            values.put(Some("b"), &hash(number), &set, now).await.unwrap();
-        }
-        assert_eq!(names(&values.sets).await, [1, 2, 3].map(hash));
-        assert_eq!(names(&values.charges).await, [1, 2, 2, 3].map(hash));
-        // Sets that no job uses give way an hour later.
-        let later = now + TimeDelta::hours(2);
-        values.put(Some("a"), &hash(4), &set, later).await.unwrap();
-        assert_eq!(names(&values.sets).await, [hash(4)]);
-    }
-
-    #[tokio::test]
-    async fn the_least_recently_used_sets_of_a_tenant_give_way_although_job_records_refer_to_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let values = limited(folder.path(), 1000, 100);
-        let (now, set) = (Utc::now(), [0; 400]);
-        for (tenant, number) in [("a", 1), ("a", 2), ("b", 2)] {
-            values.put(Some(tenant), &hash(number), &set, now).await.unwrap();
-        }
-        use_sets(&values, &[1], now + TimeDelta::minutes(90)).await;
-        use_sets(&values, &[2], now).await;
-        let soon = now + TimeDelta::minutes(50);
-        let refused = values.put(Some("a"), &hash(3), &set, soon).await.unwrap_err();
-        assert_eq!(
-            refused.grpc_code(),
-            tonic::Code::ResourceExhausted,
-            "sets of the last hour do not give way"
-        );
-        let later = now + TimeDelta::hours(2);
-        values.put(Some("a"), &hash(3), &set, later).await.unwrap();
-        assert_eq!(
-            names(&values.sets).await,
-            [1, 2, 3].map(hash),
-            "the second set is charged to another tenant"
-        );
-        assert_eq!(names(&values.charges).await, [1, 2, 3].map(hash));
-        assert!(
-            values
-                .charges
-                .get_bytes(&format!("{}-{}", hash(2), owner_of(Some("a"))))
-                .await
-                .unwrap()
-                .is_none()
-        );
-        // A set of the maximum size needs the room of all others.
-        let even_later = now + TimeDelta::hours(4);
-        values.put(Some("a"), &hash(4), &[0; 900], even_later).await.unwrap();
-        assert_eq!(names(&values.sets).await, [2, 4].map(hash));
-        assert_eq!(names(&values.charges).await, [2, 4].map(hash));
-    }
-
-    #[tokio::test]
-    async fn the_number_of_sets_of_a_tenant_is_limited() {
-        let folder = tempfile::tempdir().unwrap();
-        let values = limited(folder.path(), 1 << 20, 4);
-        let now = Utc::now();
-        for number in 1..=4 {
-            values.put(None, &hash(number), b"set", now).await.unwrap();
-        }
-        values.put(None, &hash(4), b"set", now).await.unwrap();
-        let refused = values.put(None, &hash(5), b"set", now).await.unwrap_err();
-        assert!(refused.message().contains("in 4 sets, and this set has 3"), "{refused}");
-        use_sets(&values, &[1, 2, 3, 4], now - TimeDelta::hours(1)).await;
-        values.put(None, &hash(5), b"set", now + TimeDelta::hours(2)).await.unwrap();
-        assert_eq!(names(&values.sets).await, [2, 3, 4, 5].map(hash));
-    }
-
-    #[tokio::test]
-    async fn an_upload_lists_the_state_only_if_the_set_does_not_fit() {
-        let folder = tempfile::tempdir().unwrap();
-        let (values, other) = (limited(folder.path(), 1000, 100), limited(folder.path(), 1000, 100));
-        let (now, set) = (Utc::now(), [0; 300]);
-        values.put(None, &hash(1), &set, now).await.unwrap();
-        other.put(None, &hash(2), &set, now).await.unwrap();
-        // This server does not know the set of the other one yet.
-        for number in [3, 4] {
-            values.put(None, &hash(number), &set, now).await.unwrap();
-        }
-        let refused = values.put(None, &hash(5), &set, now).await.unwrap_err();
-        assert!(refused.message().contains("has 1352 bytes of stored sets of values in 4 sets"), "{refused}");
-        // Without a listing, the server would not know that its sets are gone.
-        let values = Values { listed_for: Duration::from_secs(3600), ..values };
-        for number in 1..=4 {
-            values.sets.delete(&hash(number)).await.unwrap();
-        }
-        assert!(values.put(None, &hash(5), &set, now).await.is_err(), "the last listing counts for a while");
-        let values = Values { listed_for: Duration::ZERO, ..values };
-        values.put(None, &hash(5), &set, now).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn concurrent_uploads_of_a_tenant_do_not_exceed_its_limits() {
-        let folder = tempfile::tempdir().unwrap();
-        let values = limited(folder.path(), 1 << 20, 5);
-        let uploads = (0..20).map(|number| {
-            let values = values.clone();
-            tokio::spawn(async move { values.put(None, &hash(number), b"set", Utc::now()).await.is_ok() })
-        });
-        let stored =
-            futures::future::join_all(uploads).await.into_iter().filter(|stored| *stored.as_ref().unwrap());
-        assert_eq!(stored.count(), 5);
-        assert_eq!(values.sets.list().await.unwrap().len(), 5);
-    }
-}
+mod tests;

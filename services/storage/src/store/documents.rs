@@ -39,6 +39,12 @@ pub struct DocumentMeta {
     pub e_tag: Option<String>,
 }
 
+impl DocumentMeta {
+    fn of(name: String, meta: ObjectMeta) -> Self {
+        Self { name, bytes: meta.size, last_modified: meta.last_modified, e_tag: meta.e_tag }
+    }
+}
+
 impl State {
     /// Returns the documents of one kind. `max_bytes` is the maximum size of each, including its envelope.
     pub fn documents(&self, folder: &'static str, kind: &'static str, max_bytes: u64) -> Documents {
@@ -67,15 +73,23 @@ impl Documents {
         let mut found = Vec::new();
         for meta in listed.map_err(|error| self.failed(Error::unavailable(&url, &error)))? {
             let Some(name) = name_of(&meta) else { continue };
-            found.push(DocumentMeta {
-                name,
-                bytes: meta.size,
-                last_modified: meta.last_modified,
-                e_tag: meta.e_tag,
-            });
+            found.push(DocumentMeta::of(name, meta));
         }
         found.sort_by(|a, b| b.last_modified.cmp(&a.last_modified).then_with(|| a.name.cmp(&b.name)));
         Ok(found)
+    }
+
+    /// Returns the metadata of the document `name`; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn head(&self, name: &str) -> Result<Option<DocumentMeta>, Error> {
+        if !is_name(name) {
+            return Ok(None);
+        }
+        let (path, url) = self.location.child(&self.path(name))?;
+        let meta = request::head(&self.location, &path, &url).await.map_err(|error| self.failed(error))?;
+        Ok(meta.map(|meta| DocumentMeta::of(name.to_owned(), meta)))
     }
 
     /// Reads the document `name`; `None` if it does not exist.
@@ -96,13 +110,9 @@ impl Documents {
     /// # Errors
     /// As [`get`](Self::get).
     pub async fn get_bytes(&self, name: &str) -> Result<Option<Bytes>, Error> {
-        if !is_name(name) {
-            return Ok(None);
-        }
+        let Some(meta) = self.head(name).await? else { return Ok(None) };
         let (path, url) = self.location.child(&self.path(name))?;
-        let meta = request::head(&self.location, &path, &url).await.map_err(|error| self.failed(error))?;
-        let Some(meta) = meta else { return Ok(None) };
-        self.check_length(&url, meta.size)?;
+        self.check_length(&url, meta.bytes)?;
         let sealed = request::get(&self.location, &path, &url).await.map_err(|error| self.failed(error))?;
         let Some(sealed) = sealed else { return Ok(None) };
         self.envelope.open(&sealed).map(Some).map_err(|detail| Error::corrupt(&url, detail))
@@ -189,7 +199,7 @@ impl Documents {
     /// Object stores discard interrupted writes themselves.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the store fails.
+    /// [`Error::Unavailable`] when the store fails, or with the first file that can't be removed. All others are removed.
     pub async fn remove_interrupted(&self, age: Duration) -> Result<(), Error> {
         if self.location.local_reads().is_none() {
             return Ok(());

@@ -163,33 +163,42 @@ fn is_temporary(name: &OsStr) -> bool {
 /// Removes the temporary files of a folder that were last written before a time. A process that is killed leaves those of its writes.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Errors of the file system: the first one, after all files were tried.
 pub(crate) async fn remove_interrupted(folder: Path, before: SystemTime) -> object_store::Result<()> {
     let folder = LocalFileSystem::new().path_to_filesystem(&folder)?;
-    spawn_blocking(move || remove_temporary(&folder, before)).await?.map_err(failed)
+    let remove = |file: &FilePath| fs::remove_file(file);
+    spawn_blocking(move || remove_temporary(&folder, before, remove)).await?.map_err(failed)
 }
 
-fn remove_temporary(folder: &FilePath, before: SystemTime) -> io::Result<()> {
+fn remove_temporary(
+    folder: &FilePath,
+    before: SystemTime,
+    remove: impl Fn(&FilePath) -> io::Result<()>,
+) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
+    let mut outcome = Ok(());
     for entry in entries {
         let entry = entry?;
         if !is_temporary(&entry.file_name()) {
             continue;
         }
-        // A write may end at the same time.
         let removed = entry.metadata().and_then(|meta| match meta.is_file() && meta.modified()? < before {
-            true => fs::remove_file(entry.path()),
+            true => remove(&entry.path()),
             false => Ok(()),
         });
         match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            // A write may end at the same time.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                let detail = format!("{} can't be removed: {error}", entry.path().display());
+                outcome = outcome.and(Err(io::Error::new(error.kind(), detail)));
+            }
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Creates a folder and those above it, on disk.

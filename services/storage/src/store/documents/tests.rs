@@ -26,8 +26,10 @@ async fn a_document_can_be_read_until_it_is_deleted() {
     let mut found = documents.list().await.unwrap();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(names(&found), ["a", "b"]);
+    assert_eq!(documents.head("a").await.unwrap().as_ref(), found.first());
     documents.delete("a").await.unwrap();
     documents.delete("a").await.unwrap();
+    assert_eq!(documents.head("a").await.unwrap(), None);
     assert_eq!(names(&documents.list().await.unwrap()), ["b"]);
 }
 

@@ -83,6 +83,27 @@ async fn old_files_of_interrupted_writes_are_removed() {
     assert!(others.iter().chain([&new_name, &path]).all(|file| file.exists()));
 }
 
+#[test]
+fn a_file_that_cannot_be_removed_does_not_keep_others_from_being_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.note");
+    let files: Vec<_> = (0..8).map(|_| temporary_file(&path).unwrap().1).collect();
+    let now = SystemTime::now() + Duration::from_secs(60);
+    let remove = |file: &FilePath| match file == files[2] || file == files[5] {
+        true => Err(io::Error::from_raw_os_error(1)),
+        false => fs::remove_file(file),
+    };
+    let error = remove_temporary(directory.path(), now, remove).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    let message = error.to_string();
+    assert!(
+        [2, 5].iter().any(|number: &usize| message.contains(&*files[*number].to_string_lossy())),
+        "{message}"
+    );
+    let kept: Vec<_> = files.iter().filter(|file| file.exists()).collect();
+    assert_eq!(kept, [&files[2], &files[5]]);
+}
+
 #[tokio::test]
 async fn a_state_that_is_no_folder_is_unavailable_and_not_a_missing_dataset() {
     let directory = tempfile::tempdir().unwrap();
