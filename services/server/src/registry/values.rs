@@ -119,27 +119,43 @@ impl Values {
         let values = self.clone();
         // A caller that disconnects must not interrupt it between the state and what this server knows of it.
         let storing = tokio::spawn(async move {
-            let stored = values.store(&mut tenant, upload).await;
+            let stored = match values.reserve(&mut tenant, &upload).await {
+                Ok(charge_name) => {
+                    // Other uploads of the tenant do not wait for the writes.
+                    let owner = tenant.owner.clone();
+                    drop(tenant);
+                    let written = values.write(&charge_name, &upload).await;
+                    tenant = values.tenants.lock(&owner).await;
+                    tenant.written(&upload.sha256);
+                    written
+                }
+                Err(error) => Err(error),
+            };
             tenant.changed = Some(Instant::now());
             stored
         });
         storing.await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
     }
 
-    async fn store(&self, tenant: &mut Tenant, upload: Upload) -> Result<(), Error> {
+    /// Makes room for a set of a tenant, and counts the set. Returns the name of its charge.
+    async fn reserve(&self, tenant: &mut Tenant, upload: &Upload) -> Result<String, Error> {
         if tenant.listed.is_none() {
             tenant.adopt(&self.list().await?);
         }
-        if !self.fits(tenant, &upload) {
-            self.make_room(tenant, &upload).await?;
+        if !self.fits(tenant, upload) {
+            self.make_room(tenant, upload).await?;
         }
-        let Upload { sha256, encoded, charge, now } = upload;
-        let _set = self.lock_set(&sha256).await;
         // It is counted before it is written, because a write that fails may be done all the same.
-        tenant.sets.insert(sha256.clone(), Kept { bytes: charge.bytes, uploaded: now });
+        tenant.writing(&upload.sha256, upload.charge.bytes, upload.now);
+        Ok(tenant.charge_of(&upload.sha256))
+    }
+
+    async fn write(&self, charge_name: &str, upload: &Upload) -> Result<(), Error> {
+        let Upload { sha256, encoded, charge, .. } = upload;
+        let _set = self.lock_set(sha256).await;
         // The charge comes first, so that no set is stored without one.
-        self.charges.put(&tenant.charge_of(&sha256), &charge).await?;
-        self.sets.put_bytes(&sha256, &encoded).await?;
+        self.charges.put(charge_name, charge).await?;
+        self.sets.put_bytes(sha256, encoded).await?;
         Ok(())
     }
 

@@ -75,10 +75,13 @@ impl Values {
         }
     }
 
-    /// Deletes an old charge. Returns false if that fails, or if the tenant has sent the set again.
+    /// Deletes an old charge. Returns false if that fails, or if the tenant has sent the set again or is sending it.
     async fn remove_charge(&self, owner: &str, set: &str, now: DateTime<Utc>) -> bool {
         // Locked for each charge, so that uploads of the tenant can be done in between.
         let mut tenant = self.tenants.lock(owner).await;
+        if tenant.is_writing(set) {
+            return false;
+        }
         let deleted = delete_old(&self.charges, &tenant.charge_of(set), now).await;
         tenant.changed = Some(Instant::now());
         if let Err(error) = &deleted {

@@ -15,11 +15,11 @@ pub(super) struct Tenants {
     tenants: Arc<parking_lot::Mutex<HashMap<String, Arc<Mutex<Tenant>>>>>,
 }
 
-/// Sets that are charged to a tenant. Locked while this server changes its charges, so that a listing within that time lacks no change by
-/// this server.
+/// Sets that are charged to a tenant. Locked while this server lists or deletes its charges. Charges are written without the lock, and the sets
+/// that are being written are counted.
 #[derive(Default)]
 pub(super) struct Tenant {
-    owner: String,
+    pub(super) owner: String,
     /// Sets by hash: those of the last listing, with later changes by this server. Other servers with the same state may have stored more, so
     /// that a tenant can exceed its limits until the next listing.
     pub(super) sets: HashMap<String, Kept>,
@@ -34,6 +34,8 @@ pub(super) struct Kept {
     pub(super) bytes: u64,
     /// Time of the tenant's last upload.
     pub(super) uploaded: DateTime<Utc>,
+    /// Number of uploads that are writing the set and its charge. A listing may lack these.
+    pub(super) writes: usize,
 }
 
 /// The sets and charges in the state, by the hash of the set.
@@ -68,14 +70,16 @@ impl Tenants {
 }
 
 impl Tenant {
-    /// Replaces the sets by those of a listing that was made while this tenant was locked.
+    /// Replaces the sets by those of a listing that was made while this tenant was locked, except for those that are being written.
     pub(super) fn adopt(&mut self, listing: &Listing) {
         let kept = |listed: &Listed| {
             let uploaded = listed.charges.get(&self.owner)?.last_modified;
-            Some(Kept { bytes: listed.set.as_ref()?.bytes, uploaded })
+            Some(Kept { bytes: listed.set.as_ref()?.bytes, uploaded, writes: 0 })
         };
-        let sets = listing.sets.iter();
-        self.sets = sets.filter_map(|(sha256, listed)| Some((sha256.clone(), kept(listed)?))).collect();
+        let listed = listing.sets.iter();
+        let listed = listed.filter_map(|(sha256, listed)| Some((sha256.clone(), kept(listed)?))).collect();
+        let known = std::mem::replace(&mut self.sets, listed);
+        self.sets.extend(known.into_iter().filter(|(_, kept)| kept.writes > 0));
         self.listed = Some(listing.begun);
     }
 
@@ -86,6 +90,24 @@ impl Tenant {
             true => self.adopt(listing),
             false => self.listed = None,
         }
+    }
+
+    /// Counts a set whose write begins. Each call is followed by one of [`written`](Self::written).
+    pub(super) fn writing(&mut self, sha256: &str, bytes: u64, now: DateTime<Utc>) {
+        let writes = self.sets.get(sha256).map_or(0, |kept| kept.writes) + 1;
+        self.sets.insert(sha256.to_owned(), Kept { bytes, uploaded: now, writes });
+    }
+
+    /// Notes that a write has ended, also one that failed.
+    pub(super) fn written(&mut self, sha256: &str) {
+        if let Some(kept) = self.sets.get_mut(sha256) {
+            kept.writes = kept.writes.saturating_sub(1);
+        }
+    }
+
+    /// True if an upload is writing a set.
+    pub(super) fn is_writing(&self, sha256: &str) -> bool {
+        self.sets.get(sha256).is_some_and(|kept| kept.writes > 0)
     }
 
     /// Name of the charge of this tenant for a set.

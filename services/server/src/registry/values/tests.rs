@@ -253,6 +253,31 @@ async fn concurrent_uploads_of_a_tenant_do_not_exceed_its_limits() {
     assert_eq!(values.sets.list().await.unwrap().len(), 5);
 }
 
+#[tokio::test]
+async fn an_upload_does_not_wait_for_another_one_of_its_tenant_whose_write_takes_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = limited(folder.path(), 1000, 2);
+    let now = Utc::now();
+    let write = values.lock_set(&hash(1)).await;
+    let slow = tokio::spawn({
+        let values = values.clone();
+        async move { put(&values, "a", 1, 400, now).await }
+    });
+    while !known(&values, "a").await.is_writing(&hash(1)) {
+        tokio::task::yield_now().await;
+    }
+    put(&values, "a", 2, 400, now).await.unwrap();
+    assert_eq!(names(&values.sets).await, [hash(2)]);
+    // A listing lacks the set that is being written, but the set counts.
+    let listing = values.list().await.unwrap();
+    known(&values, "a").await.adopt(&listing);
+    assert!(put(&values, "a", 3, 100, now).await.is_err(), "two sets are the limit");
+    drop(write);
+    slow.await.unwrap().unwrap();
+    assert_eq!(names(&values.sets).await, [1, 2].map(hash));
+    assert!(!known(&values, "a").await.is_writing(&hash(1)));
+}
+
 /// Makes a document that is listed and cannot be deleted: a folder with its name.
 fn make_undeletable(folder: &std::path::Path, name: &str) {
     let path = folder.join("values").join(name);
