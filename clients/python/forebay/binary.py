@@ -17,6 +17,9 @@ def binary() -> str:
         FileNotFoundError: There is no such binary.
     """
     if named := os.environ.get("FOREBAY_BIN"):
+        if shutil.which(named) is None:
+            kind = "a program that this user can run" if os.path.exists(named) else "an existing program"
+            raise FileNotFoundError(f"the variable FOREBAY_BIN is '{named}', expected the path of {kind}: the server's binary")
         return os.path.abspath(named) if os.path.dirname(named) else named
     here = Path(sysconfig.get_path("scripts"), "forebay")
     found = str(here) if here.is_file() else shutil.which("forebay")

@@ -132,7 +132,11 @@ class Conversion:
             return "NaT" if is_time else np.nan
         value: Any = 0 if self.missing == "mask" else self.missing
         if is_time:
-            return np.array(int(value)).astype(dtype) if float(value).is_integer() else "NaT"
+            if not float(value).is_integer():
+                return "NaT"
+            if not -(2**63) <= int(value) < 2**63:
+                raise OverflowError(f"missing is {value}, which is outside of the range of times, whose numbers have 64 bits")
+            return np.array(int(value)).astype(dtype)
         return value
 
     def _arrays(self, items: Any, offsets: _forebay.Column, valid: _forebay.Column | None) -> list[Any]:

@@ -16,7 +16,7 @@ from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, to_json
 from forebay.credentials import bearer_of, credentials_for
-from forebay.errors import Error, RequestError
+from forebay.errors import DataLossError, DeadlineError, Error, RequestError, UnavailableError
 from forebay.hints import HINTS, check_known, checked, keywords
 from forebay.html import described
 from forebay.local import LocalServer, local_server
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("forebay")
 # Parts of the messages of a server that was started for other arguments.
 OTHER_SERVER = ("the running server has other settings", "lookups are by [")
+# Part of the message of a server for a file whose end is missing.
+UNFINISHED = 'expected "PAR1"'
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
@@ -124,7 +126,16 @@ def open(
     cluster = LocalCluster(server, client._cluster.options, request)
     client._cluster = cluster
     server.ensure(cluster, settings)
-    return Dataset(client, cluster.open(), str(request["url"]), keys)
+    try:
+        name = cluster.open()
+    except (DeadlineError, UnavailableError):
+        # The server does not answer.
+        raise
+    except Error:
+        server.compare_version()
+        raise
+    server.compare_version()
+    return Dataset(client, name, str(request["url"]), keys)
 
 
 class Dataset:
@@ -379,6 +390,13 @@ class LocalCluster(Cluster):
             raise RequestError(
                 f"{error}; `forebay stop`, or `python -m forebay stop`, stops the server, and the next forebay.open starts it with its own "
                 "key and settings"
+            ) from error
+        except DataLossError as error:
+            if UNFINISHED not in str(error):
+                raise
+            raise DataLossError(
+                f"{error}; if a program is still writing the file, open the dataset again when it has ended. A writer can avoid this with a name "
+                "that does not end in .parquet, and rename the complete file"
             ) from error
         self._opened_by, self._name = server, opened["dataset"]
         return opened["dataset"]

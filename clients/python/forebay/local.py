@@ -39,7 +39,7 @@ DIRECTORY_IN_USE = "is used by another server"
 RETRY_S = 0.1
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
 MAX_SOCKET_PATH = 104
-# Time limit for the version of a running server.
+# Time limit for the version of a running server, which has answered another request before.
 VERSION_TIMEOUT_S = 5
 
 
@@ -87,9 +87,10 @@ class LocalServer:
             return
         with self._lock:
             self._users.add(user)
-            is_started = self._start_unless_running(settings)
-            if settings is not None and not is_started:
-                self._compare_version()
+            if self._start_unless_running(settings):
+                with suppress(OSError):
+                    # The user knows the version of a server that this process has started.
+                    self._compared = self.pid()
             if self._watcher is None:
                 watcher = threading.Thread(target=self._watch, name="forebay-server", daemon=True)
                 watcher.start()
@@ -163,8 +164,8 @@ class LocalServer:
             raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
         return self.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
 
-    def _compare_version(self) -> None:
-        """Logs a warning, once for each server, if the running server has another version than this package."""
+    def compare_version(self) -> None:
+        """Logs a warning, once for each server, if the server has another version than this package. Call it when the server has answered."""
         try:
             pid = self.pid()
             if pid == self._compared:
@@ -203,9 +204,9 @@ class LocalServer:
             variables = last["variables"] if settings is None and "variables" in last else path_variables()
             self._start(last.get("settings", {}) if continues else settings or {}, last, variables, continues)
         except OSError as error:
-            place = error.filename or self.folder
-            message = f"the server does not start: {place}: {error.strerror or error}"
-            raise ServerStartError(f"{message}; its socket and its log are in {self.folder}") from error
+            # Errors of the package have a message alone.
+            reason = f"{error.filename or self.folder}: {error.strerror}" if error.strerror else str(error)
+            raise ServerStartError(f"the server does not start: {reason}; its socket and its log are in {self.folder}") from error
 
     def last_cache_folder(self) -> Path | None:
         """Returns the cache folder of the last start, or None if it is unknown."""

@@ -627,3 +627,15 @@ def test_a_tensor_of_booleans_is_viewed_as_bool(client: forebay.Client) -> None:
     import torch
 
     assert batch["x"].to_torch().view(torch.bool)[:, 0].tolist() == expected.tolist()
+
+
+def test_a_number_for_missing_times_that_is_too_large_is_an_error_that_names_it(pool: Pool, tmp_path: Path) -> None:
+    columns = {name: pa.array([None, 1], type) for name, type in (("day", pa.date32()), ("at", pa.timestamp("us")), ("long", pa.duration("s")))}
+    pq.write_table(pa.table(columns), tmp_path / "times.parquet")
+    client = forebay.connect(pool.start({"times": tmp_path / "times.parquet"}).location)
+    batch = next(iter(client.train("times", batch_size=2, shuffle=False)))
+    for name in columns:
+        for number in (2**70, -(2**63) - 1):
+            with pytest.raises(OverflowError, match=f"missing is {number}, which is outside of the range of times"):
+                batch[name].to_numpy(missing=number)
+        assert batch[name].to_numpy(missing=2**63 - 1).astype(np.int64).tolist() == [2**63 - 1, 1]
