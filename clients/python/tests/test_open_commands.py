@@ -128,7 +128,7 @@ except forebay.errors.ServerStartError as error:
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_text("{}")
         message = host.run(program, rows, folder)
-        assert f"the folder {folder} of cache_dir has files of another program ({path})" in message and "choose another folder" in message, message
+        assert f"the cache folder {folder} has files of another program ({path})" in message and "choose another cache_dir" in message, message
         assert files_in(folder) == [path]
     (tmp_path / "locked").mkdir()
     (tmp_path / "locked" / "lock").write_text("mine")
