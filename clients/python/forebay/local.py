@@ -23,7 +23,7 @@ from forebay.credentials import with_absolute_paths
 from forebay.errors import ServerStartError
 from forebay.folders import PATH_VARIABLES, RELEASE_TIMEOUT_S, cache_folder, path_variables, private, runtime_folder
 from forebay.local_http import get
-from forebay.server_process import end, is_alive, launch
+from forebay.server_process import end, has_ended, launch
 from forebay.start_lock import locked
 from forebay.version import __version__
 
@@ -100,7 +100,7 @@ class LocalServer:
         """Keeps a connection open, and starts the server again when it has ended."""
         while True:
             try:
-                with self._connect() as connection:
+                with self._connect(blocks=True) as connection:
                     self._pass_credentials(_peer(connection))
                     # The server closes a connection without a request after a few seconds.
                     while connection.recv(4096):
@@ -127,9 +127,19 @@ class LocalServer:
             except Exception as error:
                 LOG.warning("the credentials were not passed to the server, trying again: %s", error)
 
-    def _connect(self) -> socket.socket:
+    def _connect(self, blocks: bool = False) -> socket.socket:
+        """Connects to the server.
+
+        Args:
+            blocks: True to wait, without a limit, if more connections wait to be accepted than the server allows, as when it is suspended.
+
+        Raises:
+            BlockingIOError: It is so, and `blocks` is false.
+            OSError: No server listens.
+        """
         connection = socket.socket(socket.AF_UNIX)
         try:
+            connection.setblocking(blocks)
             connection.connect(str(self.socket))
         except BaseException:
             connection.close()
@@ -137,9 +147,11 @@ class LocalServer:
         return connection
 
     def is_running(self) -> bool:
-        """Returns true if a server accepts connections."""
+        """Returns true if a server listens. It may be suspended."""
         try:
             self._connect().close()
+        except BlockingIOError:
+            return True
         except OSError:
             return False
         return True
@@ -150,19 +162,18 @@ class LocalServer:
         Raises:
             OSError: No server accepts connections.
         """
-        with self._connect() as connection:
-            return _peer(connection)
+        try:
+            with self._connect() as connection:
+                return _peer(connection)
+        except BlockingIOError:
+            raise OSError(f"the server at {self.socket} accepts no connections; it may be suspended or overloaded") from None
 
-    def http_socket(self) -> Path:
-        """Returns the socket of the dashboard.
-
-        Raises:
-            OSError: `forebay.open` was given a TCP address for the dashboard.
-        """
-        http: Any = self.last_start().get("settings", {}).get("http")
-        if http is not None and not str(http).startswith("unix:"):
-            raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{http}")
-        return self.folder / "http.sock" if http is None else Path(str(http).removeprefix("unix:"))
+    def http_address(self) -> Path | str:
+        """Returns the socket of the dashboard, or its TCP address, such as `127.0.0.1:8816`, if `forebay.open` was given one."""
+        http = self.last_start().get("settings", {}).get("http")
+        if http is None:
+            return self.folder / "http.sock"
+        return Path(http.removeprefix("unix:")) if http.startswith("unix:") else http
 
     def compare_version(self) -> None:
         """Logs a warning, once for each server, if the server has another version than this package. Call it when the server has answered."""
@@ -171,9 +182,9 @@ class LocalServer:
             if pid == self._compared:
                 return
             self._compared = pid
-            version = get(self.http_socket(), "/api/v1/overview", VERSION_TIMEOUT_S)["server"]["version"]
+            version = get(self.http_address(), "/api/v1/overview", VERSION_TIMEOUT_S)["server"]["version"]
         except (OSError, ValueError, LookupError, TypeError):
-            # The dashboard has another address, or the server ends.
+            # The dashboard has a port that the system chose, or the server ends.
             return
         if version != __version__:
             LOG.warning(
@@ -242,14 +253,14 @@ class LocalServer:
             command += [f"--{name.replace('_', '-')}", str(value)]
         deadline = None
         while True:
+            # A server that stops has removed its socket before it unlocks its cache folder. It may end during this start.
+            is_stopping = "pid" in last and not has_ended(last["pid"])
             try:
                 process = self._launch(command, variables)
                 break
             except ServerStartError as error:
                 deadline = deadline or time.monotonic() + RELEASE_TIMEOUT_S
-                # A server that stops has removed its socket before it unlocks its cache folder.
-                is_stopping = DIRECTORY_IN_USE in str(error) and is_alive(last.get("pid"))
-                if not is_stopping or time.monotonic() > deadline:
+                if not is_stopping or DIRECTORY_IN_USE not in str(error) or time.monotonic() > deadline:
                     raise ServerStartError(_of_arguments(str(error), settings)) from error
                 time.sleep(RETRY_S)
         scratch = self.folder / "last-start.new"

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
     options = parser.parse_args(arguments)
     if options.command == "cache" and options.state and not options.clear:
-        cache.error("--state has no effect without --clear; pass both to remove the snapshots too")
+        cache.error("--state has an effect with --clear only")
     run: dict[str, Callable[[], None]] = {
         "status": status,
         "stop": stop,
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> None:
 def status() -> None:
     """Prints the server, its datasets and its cache."""
     server = _running()
-    socket = server.http_socket()
-    overview, datasets = get(socket, "/api/v1/overview"), get(socket, "/api/v1/datasets")["datasets"]
+    address = server.http_address()
+    overview, datasets = get(address, "/api/v1/overview"), get(address, "/api/v1/datasets")["datasets"]
     about = overview["server"]
     print(f"server   {server.url}, process {server.pid()}, version {about['version']}, up {about['uptime_seconds']:.0f} s")
     for name, value in server.last_start().get("settings", {}).items():
@@ -73,8 +73,9 @@ def status() -> None:
 def stop() -> None:
     """Stops the server, and waits until its process has ended, so that its cache folder is free."""
     server = _running()
-    pid = _pid(server)
-    if pid is None:
+    try:
+        pid = server.pid()
+    except (FileNotFoundError, ConnectionError):
         print("the server has ended in the meantime")
         return
     if pid == 0:
@@ -85,18 +86,22 @@ def stop() -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (current := _pid(server)) == pid or not _is_gone(pid, current, folder):
+    while not _is_gone(server, pid, folder):
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} did not end within {STOP_TIMEOUT_S} s; see {server.folder / 'server.log'}")
         time.sleep(POLL_S)
     print(f"stopped process {pid}")
+    current = _pid(server)
     if current is not None:
         print(f"process {current} is the next server: a process that has a dataset of forebay.open open has started it again")
 
 
 def serve_dashboard(port: int) -> None:
     """Serves the dashboard until Ctrl-C."""
-    with Dashboard(_running().http_socket(), port) as dashboard:
+    address = _running().http_address()
+    if not isinstance(address, Path):
+        raise OSError(f"the dashboard is already served at the address that forebay.open was given: http://{address}")
+    with Dashboard(address, port) as dashboard:
         print(dashboard.url, flush=True)
         try:
             dashboard.serve_forever()
@@ -135,18 +140,19 @@ def _cleared(folder: Path, with_state: bool) -> str:
     return "removed, except for the snapshots" if keeps else "removed"
 
 
-def _is_gone(pid: int, current: int | None, folder: Path | None) -> bool:
-    """Returns true if the process of a server has ended.
+def _is_gone(server: LocalServer, pid: int, folder: Path | None) -> bool:
+    """Returns true if a server has ended.
 
     Args:
-        pid: Its id.
-        current: Id of the process that listens now, if there is one.
+        server: The server of this host and user, which may be the next one.
+        pid: Process id of the server.
         folder: Its cache folder, if it is known.
     """
-    if has_ended(pid):
-        return True
+    if sys.platform == "linux" or has_ended(pid):
+        return has_ended(pid)
     # Other systems do not tell whether a process has ended that was not waited for.
-    return sys.platform != "linux" and (current is not None or folder is None or not folder.is_dir() or folders.is_unused(folder))
+    current = _pid(server)
+    return current != pid and (current is not None or folder is None or not folder.is_dir() or folders.is_unused(folder))
 
 
 def _port(text: str) -> int:

@@ -34,18 +34,22 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def get(path: Path, resource: str, timeout: float = TIMEOUT_S) -> Any:
-    """Returns the JSON of a resource of the server at a Unix socket.
+def get(address: Path | str, resource: str, timeout: float = TIMEOUT_S) -> Any:
+    """Returns the JSON of a resource of the server.
 
     Args:
-        path: The socket.
+        address: Its Unix socket, or its TCP address, such as `127.0.0.1:8816`.
         resource: Path of the resource.
         timeout: Maximum time in seconds without an answer.
 
     Raises:
         OSError: The server is not reachable, or it rejects the request.
     """
-    connection = UnixConnection(path, timeout)
+    connection: http.client.HTTPConnection
+    if isinstance(address, Path):
+        connection = UnixConnection(address, timeout)
+    else:
+        connection = http.client.HTTPConnection(address, timeout=timeout)
     try:
         connection.request("GET", resource)
         answer = connection.getresponse()
@@ -55,6 +59,10 @@ def get(path: Path, resource: str, timeout: float = TIMEOUT_S) -> Any:
         return json.loads(body)
     except TimeoutError as error:
         raise OSError(f"the server did not answer GET {resource} within {timeout:.0f} s; it may be suspended or overloaded") from error
+    except ConnectionError as error:
+        if isinstance(address, Path):
+            raise
+        raise OSError(f"no server answers GET {resource} at http://{address}: {error}") from error
     except http.client.HTTPException as error:
         raise OSError(f"the server did not answer GET {resource}: {error!r}") from error
     finally:

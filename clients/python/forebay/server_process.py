@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from forebay.errors import ServerStartError
 
@@ -20,7 +20,7 @@ START_TIMEOUT_S = 120
 POLL_S = 0.01
 # Time after which a start that is not complete is logged.
 SILENCE_S = 3
-# Maximum time until a server ends that nobody uses yet, and until a process ends that was killed.
+# Maximum time until a server ends that no client uses yet, and until a process ends that was killed.
 END_TIMEOUT_S = 10
 # Lines of the log that are part of an exception.
 LOG_TAIL_LINES = 12
@@ -76,24 +76,13 @@ def launch(command: Sequence[str], environment: Mapping[str, str], log_path: Pat
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a server that nobody uses yet. Waits for a limited time."""
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ends a server that no client uses yet. Waits for a limited time."""
     process.terminate()
     try:
         process.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _kill(process)
-
-
-def is_alive(pid: int | None) -> bool:
-    """Returns true if a process of this user has the id. It may have ended without being waited for."""
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
 
 
 def has_ended(pid: int) -> bool:
@@ -102,11 +91,20 @@ def has_ended(pid: int) -> bool:
         # The name of the program, in parentheses, may contain spaces.
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return not is_alive(pid)
+        return not _exists(pid)
     return state in ("Z", "X")
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _exists(pid: int) -> bool:
+    """Returns true if a process of this user has the id. It may have ended without being waited for."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _kill(process: subprocess.Popen[Any]) -> None:
     process.kill()
     # A process that waits for a disk does not end at once.
     with suppress(subprocess.TimeoutExpired):

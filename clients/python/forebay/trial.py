@@ -17,6 +17,7 @@ from forebay.binary import binary
 from forebay.client import connect
 from forebay.errors import Error
 from forebay.profiling import Report, profile
+from forebay.server_process import end
 
 
 def main(arguments: list[str]) -> None:
@@ -96,5 +97,4 @@ def _server(options: argparse.Namespace, path: Path) -> Iterator[tuple[str, str]
                 sys.exit(f"forebay: the server failed to start; run it to see why: {' '.join(command)}")
             yield f"grpc://{json.loads(ready)['grpc']}", "data"
         finally:
-            process.terminate()
-            process.wait()
+            end(process)

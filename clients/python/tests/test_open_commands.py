@@ -177,8 +177,6 @@ print(sum(batch.num_rows for batch in ds.train(batch_size=5, filter="n >= 0")), 
     done = command(host, "cache", "--clear", "--state")
     assert "footers/ab/mine.txt, indexes/link, indexes/mine.txt and 3 more" in done.stderr, done.stderr
     assert files_in(folder) == sorted([*others, "indexes/link", "lock"]) and files_in(outside) == [f"{digits}.index"]
-    done = command(host, "cache", "--state")
-    assert done.returncode == 2 and "--state has no effect without --clear; pass both" in done.stderr, done.stderr
 
 
 def test_a_running_server_of_another_version_is_logged_once(host: Host, rows: Path) -> None:  # noqa: F811
@@ -224,6 +222,8 @@ def test_the_help_lists_the_commands_of_the_package_and_wrong_paths_are_messages
     for port in ("99999", "-1", "http"):
         done = command(host, "dashboard", f"--port={port}")
         assert done.returncode == 2 and f"{port!r} is no port, expected a number from 0 to 65535" in done.stderr, done.stderr
+    done = command(host, "cache", "--state")
+    assert done.returncode == 2 and "--state has an effect with --clear only" in done.stderr
     done = command(host, "profile", "nope")
     assert done.returncode == 1 and done.stderr.startswith("forebay: ") and "nope does not exist, expected a Parquet file" in done.stderr
     rows.write_bytes(b"no Parquet")
@@ -272,6 +272,7 @@ def test_the_binary_of_the_package_runs_the_commands_in_the_python_of_its_folder
     assert f"process {pid}, version " in run("status").stdout
     assert "in use" in run("cache", "--clear").stdout
     assert run("stop").stdout == f"stopped process {pid}\n"
+    assert "removed" in run("cache", "--clear", "--state").stdout and run("cache").stdout == ""
     python.write_text('#!/bin/sh\nexec "$REAL_PYTHON" -S -E "$@"\n')
     host.environment["REAL_PYTHON"] = sys.executable
     assert "this command requires the Python package forebay, which " in run("status").stderr

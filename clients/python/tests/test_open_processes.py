@@ -23,6 +23,7 @@ from forebay import folders, local_commands, start_lock
 from forebay.binary import binary
 from forebay.local import LocalServer
 from forebay.server_process import has_ended
+from ports import free_port
 from server import until
 from test_map import is_running
 from test_open import TIMEOUT_S, Host, ended, host  # noqa: F401
@@ -129,18 +130,19 @@ def test_a_relative_cache_folder_is_relative_to_the_process_that_opens(host: Hos
     assert not Path("/cache").exists() and not Path("/state").exists()
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_relative_path_of_the_binary_is_relative_to_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+@pytest.mark.parametrize("named", ["", "bin/forebay", "forebay"])
+def test_a_relative_path_of_the_binary_is_relative_to_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     program = tmp_path / "bin" / "forebay"
     program.parent.mkdir()
     program.touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("forebay.binary.sysconfig.get_path", lambda _: str(tmp_path / "absent"))
     monkeypatch.setenv("PATH", "bin")
-    monkeypatch.delenv("FOREBAY_BIN", raising=False)
-    if named:
-        monkeypatch.setenv("FOREBAY_BIN", "bin/forebay")
+    monkeypatch.setenv("FOREBAY_BIN", named)
     assert binary() == str(program)
+    monkeypatch.setenv("FOREBAY_BIN", "absent")
+    with pytest.raises(FileNotFoundError, match="FOREBAY_BIN is 'absent', which is not on the PATH"):
+        binary()
 
 
 def test_a_relative_cache_home_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +225,41 @@ def test_a_server_in_another_container_is_not_stopped(host: Host, monkeypatch: p
         with pytest.raises(ProcessLookupError, match="runs in another container"):
             local_commands.stop()
     monkeypatch.undo()
+
+
+def test_a_suspended_server_is_a_message_and_no_command_waits_without_a_limit(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(host.folder / "run"))
+    host.runtime.mkdir(mode=0o700)
+    server = subprocess.Popen([sys.executable, "-c", SLOW_SERVER, str(host.socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    waiting = []
+    try:
+        assert server.stdout is not None and server.stdout.readline() == "listening\n"
+        os.kill(server.pid, signal.SIGSTOP)
+        monkeypatch.setattr(local_commands, "STOP_TIMEOUT_S", 0.5)
+        # More polls of the process than the server has places for connections.
+        monkeypatch.setattr(local_commands, "POLL_S", 0.001)
+        with pytest.raises(TimeoutError, match=f"process {server.pid} did not end within 0.5 s"):
+            local_commands.stop()
+        local = LocalServer(host.runtime)
+        with pytest.raises(OSError, match="accepts no connections; it may be suspended or overloaded"):
+            while True:
+                waiting.append(local._connect())
+                local.pid()
+        assert local.is_running() and len(waiting) > 1
+    finally:
+        for each in waiting:
+            each.close()
+        server.kill()
+        server.communicate()
+
+
+def test_the_status_is_shown_if_the_dashboard_has_a_tcp_address(host: Host, rows: Path) -> None:  # noqa: F811
+    address = f"127.0.0.1:{free_port()}"
+    host.run("forebay.open(sys.argv[1], http=sys.argv[2])", rows, address)
+    done = command(host, "status")
+    assert f"setting  http = {address}" in done.stdout and "10 rows" in done.stdout, done.stderr
+    refused = command(host, "dashboard").stderr
+    assert refused == f"forebay: the dashboard is already served at the address that forebay.open was given: http://{address}\n"
 
 
 def test_a_server_that_does_not_answer_is_a_message(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -10,6 +10,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from forebay.errors import ServerStartError
 from forebay.ray.server import Coordinator, ServerActor, flags_of
+from forebay.shown_url import check_url
 
 # Settings that a tier sets.
 FIXED = ("grpc", "http", "advertise", "members", "cache_dir", "dataset", "state", "max_log_size")
@@ -72,6 +73,10 @@ class Tier:
             raise ValueError("datasets is empty, expected the path or URL of each dataset by name")
         if servers > 1 and state is None:
             raise ValueError(f"state is None, expected a path or URL that all {servers} servers reach")
+        # They are on the command lines of the servers, which others can read.
+        for argument, url in (("state", state), *((f"datasets[{key!r}]", url) for key, url in datasets.items())):
+            if url is not None:
+                check_url(argument, str(url))
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(STRATEGIES)}")
         if taken := sorted(settings.keys() & set(FIXED)):

@@ -196,6 +196,8 @@ def test_a_tier_that_cannot_start_says_why_and_leaves_nothing(cluster: Cluster, 
         ({"servers": 2}, "state is None"),
         ({"strategy": "PACK"}, "STRICT_SPREAD, SPREAD"),
         ({"grpc": "0.0.0.0:1"}, r"Tier\(\) sets grpc itself"),
+        ({"state": "s3://KEY:SECRET@bucket/state"}, r"state is 's3://\(not shown\)@bucket/state': a user or password"),
+        ({"datasets": {"a": "https://host/a.parquet?sig=SECRET"}}, r"datasets\['a'\] is 'https://host/a.parquet\?\(not shown\)': a query"),
     ],
 )
 def test_invalid_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

@@ -35,9 +35,12 @@ pub(super) struct Dashboard {
 /// Flags of `forebay cache`.
 #[derive(Debug, Args)]
 pub(super) struct Cache {
-    /// Removes the folders that no server uses [default: false].
+    /// Removes what is cached in the folders that no server uses, except for the snapshots, which checkpoints need [default: false].
     #[arg(long)]
     clear: bool,
+    /// With --clear: removes the snapshots too, without which checkpoints can't be loaded [default: false].
+    #[arg(long, requires = "clear")]
+    state: bool,
 }
 
 impl Dashboard {
@@ -48,7 +51,14 @@ impl Dashboard {
 
 impl Cache {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        run(if self.clear { &["cache", "--clear"] } else { &["cache"] })
+        run(&self.words())
+    }
+
+    /// Returns the words of the command for the Python package.
+    fn words(&self) -> Vec<&'static str> {
+        let flags = [(self.clear, "--clear"), (self.state, "--state")];
+        let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+        std::iter::once("cache").chain(given).collect()
     }
 }
 
@@ -76,6 +86,17 @@ fn python(folder: Option<&Path>) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flags_of_the_cache_are_passed_to_python() {
+        for (clear, state, words) in [
+            (false, false, &["cache"][..]),
+            (true, false, &["cache", "--clear"]),
+            (true, true, &["cache", "--clear", "--state"]),
+        ] {
+            assert_eq!(Cache { clear, state }.words(), words);
+        }
+    }
 
     #[test]
     fn the_python_of_the_environment_precedes_the_one_on_the_path() {
