@@ -17,11 +17,12 @@ def binary() -> str:
         FileNotFoundError: There is no such binary.
     """
     if named := os.environ.get("FOREBAY_BIN"):
-        program = shutil.which(named)
-        if program is None:
-            kind = "a program that this user can run" if os.path.exists(named) else "an existing program"
-            raise FileNotFoundError(f"the variable FOREBAY_BIN is '{named}', expected the path of {kind}: the server's binary")
-        return os.path.abspath(program)
+        path = shutil.which(named)
+        if path is None:
+            is_path, exists = bool(os.path.dirname(named)), os.path.exists(named)
+            reason = "is not on the PATH" if not is_path else "is no program that this user can run" if exists else "does not exist"
+            raise FileNotFoundError(f"FOREBAY_BIN is {named!r}, which {reason}; expected the path of the server's binary")
+        return os.path.abspath(path)
     here = Path(sysconfig.get_path("scripts"), "forebay")
     found = str(here) if here.is_file() else shutil.which("forebay")
     if found is None:

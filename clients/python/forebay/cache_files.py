@@ -45,8 +45,8 @@ def check_unmarked(folder: Path) -> None:
             found.append(LOCK)
     if found:
         raise ServerStartError(
-            f"the server does not start: the folder {folder} of cache_dir has files of another program ({shown(found)}) where the server "
-            "keeps its own; choose another folder, or move these files"
+            f"the server does not start: the cache folder {folder} has files of another program ({shown(found)}) where the server keeps its "
+            "own; choose another cache_dir, or move these files"
         )
 
 

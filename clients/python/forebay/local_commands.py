@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     cache.add_argument("--state", action="store_true", help="with --clear: remove their snapshots too, without which checkpoints can't be loaded")
     options = parser.parse_args(arguments)
     if options.command == "cache" and options.state and not options.clear:
-        cache.error("--state has no effect without --clear; pass both to remove the snapshots too")
+        cache.error("--state has an effect with --clear only")
     run: dict[str, Callable[[], None]] = {
         "status": status,
         "stop": stop,

@@ -1,4 +1,4 @@
-"""Errors of `forebay.open` about the binary, a file or a server that is not as it should be."""
+"""Errors of `forebay.open` for a wrong binary, a file that is not complete, and a server that does not answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_open import Host, host  # noqa: F401
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform != "linux", reason="the tests find the server with SO_PEERCRED")]
 
 
-@pytest.mark.parametrize(("content", "expected"), [(None, "expected the path of an existing program"), ("", "expected the path of a program that this user can run")])
+@pytest.mark.parametrize(("content", "expected"), [(None, "does not exist"), ("", "is no program that this user can run")])
 def test_a_wrong_path_of_the_binary_is_an_error_that_names_the_variable(host: Host, tmp_path: Path, content: str | None, expected: str) -> None:  # noqa: F811
     wrong = tmp_path / "forebay"
     if content is not None:
@@ -29,7 +29,7 @@ except forebay.errors.ServerStartError as error:
     print(error)
 """
     message = host.run(program, FOREBAY_BIN=str(wrong))
-    assert message.startswith(f"the server does not start: the variable FOREBAY_BIN is '{wrong}', {expected}") and "Errno" not in message, message
+    assert message.startswith(f"the server does not start: FOREBAY_BIN is '{wrong}', which {expected}; expected the path of the server's binary") and "Errno" not in message, message
 
 
 def test_a_half_written_file_is_an_error_that_says_what_may_be_the_reason(host: Host, tmp_path: Path) -> None:  # noqa: F811

@@ -141,7 +141,7 @@ def test_a_relative_path_of_the_binary_is_relative_to_this_process(tmp_path: Pat
     monkeypatch.setenv("FOREBAY_BIN", named)
     assert binary() == str(program)
     monkeypatch.setenv("FOREBAY_BIN", "absent")
-    with pytest.raises(FileNotFoundError, match="FOREBAY_BIN is 'absent', expected the path of an existing program"):
+    with pytest.raises(FileNotFoundError, match="FOREBAY_BIN is 'absent', which is not on the PATH"):
         binary()
 
 
