@@ -9,6 +9,7 @@ mod functions;
 mod fuzzed;
 mod identity;
 mod prune;
+mod rounding;
 mod rows;
 mod sums;
 
