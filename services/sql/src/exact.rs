@@ -32,6 +32,7 @@ mod constants;
 pub(crate) mod floats;
 pub(crate) mod function;
 pub(crate) mod kind;
+mod limits;
 pub(crate) mod literals;
 mod moment;
 mod number;

@@ -8,6 +8,7 @@ mod exact;
 mod functions;
 mod fuzzed;
 mod identity;
+mod limits;
 mod prune;
 mod rounding;
 mod rows;
