@@ -6,7 +6,7 @@ use arrow_cast::{
     display::{ArrayFormatter, FormatOptions},
 };
 use arrow_ord::ord::make_comparator;
-use arrow_schema::{ArrowError, DataType, Field, SortOptions};
+use arrow_schema::{ArrowError, DECIMAL256_MAX_PRECISION, DataType, Field, SortOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -154,7 +154,16 @@ fn shown(array: &ArrayRef, at: usize) -> Result<Value, ArrowError> {
 }
 
 fn text_of(array: &ArrayRef, at: usize) -> Result<String, ArrowError> {
-    ArrayFormatter::try_new(array, &FormatOptions::default())?.value(at).try_to_string()
+    let mut value = array.slice(at, 1);
+    if let DataType::Decimal32(_, scale)
+    | DataType::Decimal64(_, scale)
+    | DataType::Decimal128(_, scale)
+    | DataType::Decimal256(_, scale) = array.data_type()
+    {
+        // Arrow drops the last digits of a value that has more than its type. A file can contain such values.
+        value = cast(&value, &DataType::Decimal256(DECIMAL256_MAX_PRECISION, *scale))?;
+    }
+    ArrayFormatter::try_new(&value, &FormatOptions::default())?.value(0).try_to_string()
 }
 
 #[cfg(test)]

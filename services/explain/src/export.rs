@@ -17,7 +17,7 @@ use parquet::{
 };
 use serde::Deserialize;
 
-use crate::Explained;
+use crate::{Explained, json::check_texts};
 
 /// File format of an exported batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -68,7 +68,7 @@ impl Explained {
     /// Exports the batch in `format`, in turns of `flow` on `pool`. The bytes are deterministic.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the file exceeds `max_bytes`, [`Error::Invalid`] if the format does not support the type of a column.
+    /// [`Error::TooLarge`] if the file exceeds `max_bytes`, [`Error::Invalid`] if the format does not support the type of a column or a value.
     pub async fn export(
         self: &Arc<Self>,
         pool: &Pool,
@@ -116,10 +116,12 @@ impl Explained {
     async fn json(&self, out: &mut Bounded) -> Result<(), String> {
         let message = |error: arrow_schema::ArrowError| error.to_string();
         let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(out);
-        let mut turn = TurnClock::default();
+        let (mut turn, mut first_row) = (TurnClock::default(), 0);
         for piece in self.pieces() {
             turn.spend(PIECE_COST).await;
+            check_texts(&piece, first_row)?;
             writer.write(&piece).map_err(message)?;
+            first_row += piece.num_rows();
         }
         writer.finish().map_err(message)
     }

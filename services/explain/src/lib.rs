@@ -18,6 +18,7 @@
 mod column;
 mod export;
 mod job_list;
+mod json;
 mod record;
 mod row_ranges;
 mod summary;

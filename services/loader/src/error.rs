@@ -50,7 +50,11 @@ pub enum Error {
     #[error("{0}: try again later")]
     Unavailable(String),
     /// Sets of values that the request refers to are not stored. Store them, and send the request again.
-    #[error("values: {} not stored here; send the values with DoPut, and then the request again", described(.missing))]
+    #[error(
+        "values: {} not stored here, for example because newer ones took the room; start a training with the same values, whose client sends \
+         them again (without a client: DoPut), and then repeat the request",
+        described(.missing)
+    )]
     MissingValues {
         /// Name and SHA-256 of each set.
         missing: Vec<(String, String)>,

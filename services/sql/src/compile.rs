@@ -25,6 +25,7 @@ use crate::{
     Error, ValueSet,
     dialect::ExpressionDialect,
     exact::{
+        kind::shown,
         literals::{Literals, NamedSet, resolved},
         with_exact_comparisons,
     },
@@ -81,7 +82,7 @@ impl Expression {
     /// # Errors
     /// [`Error::UnknownColumn`], and [`Error::Invalid`] if `text` is not an expression of one row, has no name, or is too large.
     pub fn column(text: &str, schema: &Schema) -> Result<Self, Error> {
-        with_deep_stack(|| compile(text, schema, true, &[]))
+        with_deep_stack(|| compile(text, schema, true, &[])).map_err(Error::without_metadata)
     }
 
     /// Compiles `text`, a row condition. A row for which the condition is null does not match.
@@ -99,7 +100,8 @@ impl Expression {
     /// As [`filter`](Self::filter), and [`Error::Invalid`] for an unknown set, and for one whose values cannot be compared with those in
     /// front of `IN`.
     pub fn filter_with(text: &str, schema: &Schema, sets: &[(String, Arc<ValueSet>)]) -> Result<Self, Error> {
-        let compiled = with_deep_stack(|| compile(text, schema, false, sets))?;
+        let compiled =
+            with_deep_stack(|| compile(text, schema, false, sets)).map_err(Error::without_metadata)?;
         match compiled.field.data_type() {
             DataType::Boolean => Ok(compiled),
             other => Err(Error::invalid(format!("is of type {other}, expected a boolean"))),
@@ -306,7 +308,7 @@ fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
                         Err(error) if argument.column_refs().is_empty() => {
                             format!("{}: {}", call.name(), Error::from_evaluation(&error))
                         }
-                        _ => format!("{}: {argument} must be a constant", call.name()),
+                        _ => format!("{}: {} must be a constant", call.name(), shown(argument)),
                     })),
                     None => {
                         let mut call = call.clone();
@@ -333,7 +335,7 @@ fn check_pattern(like: &Like, row: &RecordBatch) -> Result<(), Error> {
     let Expr::Literal(pattern, _) = &*like.pattern else {
         return Err(Error::invalid(format!(
             "LIKE: the pattern {} must be a constant; compare columns with contains, starts_with or ends_with",
-            like.pattern
+            shown(&like.pattern)
         )));
     };
     let wildcards = wildcards(pattern);

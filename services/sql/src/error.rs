@@ -2,7 +2,7 @@
 
 use datafusion_common::{DataFusionError, SchemaError};
 
-use crate::hints;
+use crate::{exact::literals, hints};
 
 /// Error of compiling or evaluating an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +24,15 @@ pub enum Error {
 impl Error {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
+    }
+
+    /// The error with literals as they are written.
+    pub(crate) fn without_metadata(self) -> Self {
+        match self {
+            Self::Invalid(message) => Self::Invalid(literals::without_metadata(message)),
+            Self::Failed(message) => Self::Failed(literals::without_metadata(message)),
+            other => other,
+        }
     }
 
     /// Converts an error of evaluation.

@@ -31,7 +31,8 @@ mod common_type;
 mod constants;
 pub(crate) mod floats;
 pub(crate) mod function;
-mod kind;
+pub(crate) mod kind;
+mod limits;
 pub(crate) mod literals;
 mod moment;
 mod number;
@@ -40,9 +41,9 @@ pub(crate) mod place;
 mod side;
 
 use self::{
-    common_type::{call_of_one_type, case_of_one_type, wide_decimals},
-    constants::constant,
-    kind::check_comparable,
+    common_type::{call_of_one_type, case_of_one_type, wide_operands},
+    constants::{constant, convert},
+    kind::{check_comparable, shown},
     number::Number,
     place::{Place, place},
     side::{Scope, Side},
@@ -70,7 +71,7 @@ pub(crate) fn with_exact_comparisons(
                 compared(*left, op, *right, scope)?
             }
             Expr::BinaryExpr(BinaryExpr { left, op, right }) if op.is_numerical_operators() => {
-                let [left, right] = wide_decimals([*left, *right], schema)?;
+                let [left, right] = wide_operands([*left, *right], schema)?;
                 binary(left, op, right)
             }
             Expr::Between(range) => between(range, scope)?,
@@ -114,6 +115,7 @@ fn check_signed(data_type: &DataType) -> Result<()> {
 
 fn compared(left: Expr, op: Operator, right: Expr, scope: Scope<'_>) -> Result<Expr> {
     check_comparable(&left, &right, scope)?;
+    let [left, right] = plain_bytes([left, right], scope)?;
     let ((left, left_side), (right, right_side)) = scope.sides(left, right)?;
     if left_side.class() != right_side.class() {
         return Ok(binary(left, op, right));
@@ -135,6 +137,23 @@ fn compared(left: Expr, op: Operator, right: Expr, scope: Scope<'_>) -> Result<E
         }
         _ => binary(left, op, right),
     })
+}
+
+/// Converts bytes of a fixed length to `BINARY` next to texts and bytes of other types, with which DataFusion does not compare them.
+fn plain_bytes<T: AsMut<[Expr]>>(mut parts: T, scope: Scope<'_>) -> Result<T> {
+    let types = parts.as_mut().iter().map(|part| scope.type_of(part)).collect::<Result<Vec<_>>>()?;
+    let Some(fixed) = types.iter().find(|data_type| matches!(data_type, DataType::FixedSizeBinary(_))) else {
+        return Ok(parts);
+    };
+    let is_known = |other: &DataType| other == fixed || matches!(other, DataType::Binary | DataType::Null);
+    if !types.iter().all(is_known) {
+        for (part, data_type) in parts.as_mut().iter_mut().zip(&types) {
+            if matches!(data_type, DataType::FixedSizeBinary(_)) {
+                convert(part, &DataType::Binary, scope.schema)?;
+            }
+        }
+    }
+    Ok(parts)
 }
 
 /// Returns true if DataFusion compares values of two types in a type that represents all of them.
@@ -209,6 +228,7 @@ fn between(range: Between, scope: Scope<'_>) -> Result<Expr> {
         has_class |= scope.side(part)?.class().is_some();
     }
     if !has_class {
+        let [expr, low, high] = plain_bytes([*expr, *low, *high], scope)?.map(Box::new);
         return Ok(Expr::Between(Between { expr, negated, low, high }));
     }
     let (left, right, combine) = match negated {
@@ -226,8 +246,12 @@ fn in_list(in_list: InList, scope: Scope<'_>) -> Result<Expr> {
         check_comparable(&expr, item, scope)?;
     }
     let side = scope.side(&expr)?;
-    if side.class().is_none() {
-        return Ok(Expr::InList(InList { expr, list, negated }));
+    if side.class().is_none() && !is_null_with_numbers(&expr, &list, scope)? {
+        let mut parts = list;
+        parts.push(*expr);
+        let mut list = plain_bytes(parts, scope)?;
+        let Some(expr) = list.pop() else { return plan_err!("IN has no operand") };
+        return Ok(Expr::InList(InList { expr: Box::new(expr), list, negated }));
     }
     if let Side::Value(_, data_type) = side
         && let Some(list) = of_type(&list, &data_type, scope)?
@@ -249,6 +273,23 @@ fn in_list(in_list: InList, scope: Scope<'_>) -> Result<Expr> {
     }
     let any = any.unwrap_or_else(|| lit(false));
     Ok(if negated { Expr::Not(Box::new(any)) } else { any })
+}
+
+/// Returns true for a null that is compared with values of classes. DataFusion would convert these values to one type.
+fn is_null_with_numbers<'a>(
+    operand: &Expr,
+    others: impl IntoIterator<Item = &'a Expr>,
+    scope: Scope<'_>,
+) -> Result<bool> {
+    if !scope.type_of(operand)?.is_null() {
+        return Ok(false);
+    }
+    for other in others {
+        if scope.side(other)?.class().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns the items of a list that values of `data_type` can be equal to, if all items are constants. `None` for intervals, too.
@@ -276,8 +317,15 @@ fn with_operand(case: Case, scope: Scope<'_>) -> Result<Expr> {
         check_comparable(&operand, when, scope)?;
     }
     let side = scope.side(&operand)?;
-    if side.class().is_none() {
-        return Ok(Expr::Case(Case { expr: Some(operand), when_then_expr, else_expr }));
+    let whens = when_then_expr.iter().map(|(when, _)| &**when);
+    if side.class().is_none() && !is_null_with_numbers(&operand, whens, scope)? {
+        let (mut values, thens): (Vec<_>, Vec<_>) =
+            when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
+        values.push(*operand);
+        let mut values = plain_bytes(values, scope)?;
+        let operand = values.pop().map(Box::new);
+        let when_then_expr = values.into_iter().map(Box::new).zip(thens).collect();
+        return Ok(Expr::Case(Case { expr: operand, when_then_expr, else_expr }));
     }
     if let Side::Value(_, data_type) = side
         && let Some(when_then_expr) = of_one_type(&operand, &data_type, &when_then_expr, scope)?
@@ -330,8 +378,9 @@ fn nullif(call: ScalarFunction, scope: Scope<'_>) -> Result<Expr> {
         DataType::Null => scope.type_of(&other)?,
         own => own,
     };
+    let text = format!("NULLIF({}, {})", shown(&value), shown(&other));
     let equal = compared(value.clone(), Operator::Eq, other, scope)?;
-    let null = constant(ScalarValue::try_from(&result)?);
+    let null = literals::null_of(ScalarValue::try_from(&result)?, &text);
     let kept = value.cast_to(&result, scope.schema)?;
     Ok(Expr::Case(Case::new(None, vec![(Box::new(equal), Box::new(null))], Some(Box::new(kept)))))
 }

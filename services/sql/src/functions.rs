@@ -24,7 +24,7 @@ use crate::intervals;
 mod arguments;
 mod bin;
 mod bucketize;
-mod calendar;
+pub(crate) mod calendar;
 mod changed;
 mod epoch;
 pub(crate) mod get_field;

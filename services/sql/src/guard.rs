@@ -25,21 +25,24 @@ use datafusion_physical_expr::{
 };
 
 use crate::{
+    digits::with_own_digits,
     exact::{cast::exact, function},
     nan::{has_floats, with_one_nan},
     time_of_day::checked,
     values::member::is_member_test,
 };
 
-/// Replaces every `AND` and `OR` whose right side can fail, makes integer overflow an error instead of wrapping around, converts
-/// decimals exactly or to the nearest floats, checks texts that become times of day, and gives every computed float one NaN.
+/// Replaces every `AND` and `OR` whose right side can fail, makes overflow of integers and decimals an error, converts decimals exactly or to
+/// the nearest floats, checks what becomes a text, a date or a time of day, and gives every computed float one NaN.
 ///
 /// # Errors
 /// If a part has no type in `schema`.
 pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let replaced = expression.transform_up(|part| {
         let part = one_nan(checked(exact(part, schema)?, schema)?, schema)?;
-        let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::yes(part)) };
+        let Some(binary) = part.downcast_ref::<BinaryExpr>() else {
+            return with_own_digits(part, schema).map(Transformed::yes);
+        };
         let replaced: Arc<dyn PhysicalExpr> = match binary.op() {
             Operator::And | Operator::Or if can_fail(binary.right(), schema) => Arc::new(Guarded {
                 is_or: *binary.op() == Operator::Or,
@@ -47,9 +50,9 @@ pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Res
                 right: Arc::clone(binary.right()),
             }),
             Operator::Plus | Operator::Minus | Operator::Multiply => {
-                Arc::new(binary.clone().with_fail_on_overflow(true))
+                with_own_digits(Arc::new(binary.clone().with_fail_on_overflow(true)), schema)?
             }
-            _ => return Ok(Transformed::yes(part)),
+            _ => with_own_digits(part, schema)?,
         };
         Ok(Transformed::yes(replaced))
     });

@@ -18,6 +18,7 @@
 
 mod compile;
 mod dialect;
+mod digits;
 mod error;
 mod evaluation;
 mod exact;

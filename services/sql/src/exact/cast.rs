@@ -1,4 +1,5 @@
-//! Casts of decimals to the nearest floats, and of decimals of 256 bits to integers, as parts of expressions.
+//! Casts that differ from those of Arrow, as parts of expressions: casts of decimals to the nearest floats, of decimals of 256 bits to integers, and
+//! those of which some [values have no result](limits).
 
 use std::{
     fmt,
@@ -6,32 +7,34 @@ use std::{
     sync::Arc,
 };
 
-use arrow_array::RecordBatch;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_cast::CastOptions;
 use arrow_schema::{DataType, Schema};
+use arrow_select::nullif::nullif;
 use datafusion_common::{Result, ScalarValue, exec_err};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::{
     PhysicalExpr,
-    expressions::{CastExpr, TryCastExpr},
+    expressions::{CastExpr, Column, TryCastExpr},
 };
 
-use super::floats;
+use super::{floats, limits};
 
-/// Replaces a cast whose result by [`floats::cast`] can differ from that of Arrow. Other parts stay as they are.
+/// Replaces a cast whose result by [`floats::cast`] can differ from that of Arrow, and one that has limits. Other parts stay as they are.
 pub(crate) fn exact(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let cast = part.downcast_ref::<CastExpr>().map(|cast| (cast.expr(), cast.cast_type(), false));
     let try_cast = || part.downcast_ref::<TryCastExpr>().map(|cast| (cast.expr(), cast.cast_type(), true));
     let Some((value, to, safe)) = cast.or_else(try_cast) else { return Ok(part) };
     let from = value.data_type(schema)?;
     // DataFusion checks the range of dates in CAST, but not in TRY_CAST.
-    if !floats::differs(&from, to) || (from == DataType::Date64 && !safe) {
+    let differs = floats::differs(&from, to) && (from != DataType::Date64 || safe);
+    if !differs && !limits::has_limits(&from, to) {
         return Ok(part);
     }
     Ok(Arc::new(ExactCast { value: Arc::clone(value), to: to.clone(), safe }))
 }
 
-/// A cast by [`floats::cast`]. With `safe`, values that can't be converted become null.
+/// A cast by [`floats::cast`] that checks its limits. With `safe`, values that can't be converted become null.
 #[derive(Debug, Eq)]
 struct ExactCast {
     value: Arc<dyn PhysicalExpr>,
@@ -60,6 +63,29 @@ impl fmt::Display for ExactCast {
     }
 }
 
+impl ExactCast {
+    fn converted(&self, values: &ArrayRef) -> Result<ArrayRef> {
+        if let DataType::Dictionary(_, value) = values.data_type()
+            && limits::has_limits(value, &self.to)
+        {
+            return self.converted(&arrow_cast::cast(values, value)?);
+        }
+        let options = CastOptions { safe: self.safe, ..CastOptions::default() };
+        let has_limits = limits::has_limits(values.data_type(), &self.to);
+        let refused = if has_limits { limits::refused(values, &self.to)? } else { Vec::new() };
+        let Some(first) = refused.first() else { return Ok(floats::cast(values, &self.to, &options)?) };
+        if self.safe {
+            let mut without_result = vec![false; values.len()];
+            refused.iter().for_each(|row| without_result[*row] = true);
+            let others = nullif(values, &BooleanArray::from(without_result))?;
+            return Ok(floats::cast(&others, &self.to, &options)?);
+        }
+        let column = self.value.downcast_ref::<Column>();
+        let column = column.map_or(String::new(), |column| format!(" of column {}", column.name()));
+        exec_err!("CAST{column} to {}: {}", self.to, limits::reason(values, *first, &self.to)?)
+    }
+}
+
 impl PhysicalExpr for ExactCast {
     fn data_type(&self, _: &Schema) -> Result<DataType> {
         Ok(self.to.clone())
@@ -70,11 +96,10 @@ impl PhysicalExpr for ExactCast {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        let options = CastOptions { safe: self.safe, ..CastOptions::default() };
         Ok(match self.value.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(floats::cast(&values, &self.to, &options)?),
+            ColumnarValue::Array(values) => ColumnarValue::Array(self.converted(&values)?),
             ColumnarValue::Scalar(value) => {
-                let value = floats::cast(&value.to_array()?, &self.to, &options)?;
+                let value = self.converted(&value.to_array()?)?;
                 ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?)
             }
         })

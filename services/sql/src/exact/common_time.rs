@@ -1,4 +1,4 @@
-//! The common type of dates and timestamps, and that of times of day.
+//! The common types of dates and timestamps, of times of day, and of durations.
 //!
 //! Its unit is the finest one of the columns, or a finer one that a constant needs. DataFusion would use nanoseconds for each constant, which
 //! have the years 1677 to 2262, and has no common type of times of day.
@@ -92,6 +92,19 @@ pub(super) fn times(mut parts: Vec<Expr>, types: &[DataType], scope: Scope<'_>) 
         };
     }
     Ok(parts)
+}
+
+/// The duration type of the finest unit; `None` if a value is neither a duration nor a null.
+pub(super) fn finest_duration(types: &[DataType]) -> Option<DataType> {
+    let mut finest: Option<TimeUnit> = None;
+    for data_type in types {
+        match data_type {
+            DataType::Duration(unit) => finest = finest.into_iter().chain([*unit]).max_by_key(digits),
+            DataType::Null => {}
+            _ => return None,
+        }
+    }
+    finest.map(DataType::Duration)
 }
 
 /// The exact values of the constants among `parts`, whose common type has at most the unit of `data_type`.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use arrow_schema::{DataType, IntervalUnit};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::{
-    Case, Expr, ExprSchemable, expr::ScalarFunction,
-    type_coercion::other::get_coerce_type_for_case_expression,
+    Case, Expr, ExprSchemable,
+    expr::ScalarFunction,
+    type_coercion::{binary::binary_numeric_coercion, other::get_coerce_type_for_case_expression},
 };
 
 use super::{
@@ -21,16 +22,28 @@ use super::{
 };
 use crate::functions;
 
-/// Gives decimals of 32 and 64 bits the type with 128 bits if others are integers. DataFusion would convert them to
-/// integers.
-pub(super) fn wide_decimals<T: AsMut<[Expr]>>(mut parts: T, schema: &DFSchema) -> Result<T> {
-    let types = parts.as_mut().iter().map(|part| part.get_type(schema)).collect::<Result<Vec<_>>>()?;
-    if types.iter().any(|data_type| plain(data_type).is_integer()) {
-        for (part, data_type) in parts.as_mut().iter_mut().zip(types) {
-            if let DataType::Decimal32(digits, scale) | DataType::Decimal64(digits, scale) = plain(&data_type)
-            {
-                convert(part, &DataType::Decimal128(*digits, *scale), schema)?;
-            }
+/// Gives decimals of 32 and 64 bits the type with 128 bits for arithmetic with integers, and with decimals of at most 128 bits. DataFusion would
+/// drop their fractions next to integers, and products of ordinary values do not fit the narrower types.
+pub(super) fn wide_operands(operands: [Expr; 2], schema: &DFSchema) -> Result<[Expr; 2]> {
+    let types = [operands[0].get_type(schema)?, operands[1].get_type(schema)?];
+    let is_number = |data_type: &DataType| {
+        data_type.is_integer() || (data_type.is_decimal() && !matches!(data_type, DataType::Decimal256(..)))
+    };
+    if types.iter().all(|data_type| is_number(plain(data_type))) {
+        return widened(operands, &types, schema);
+    }
+    Ok(operands)
+}
+
+/// Gives decimals of 32 and 64 bits the type with 128 bits if others are integers. DataFusion would convert them to integers.
+fn wide_decimals(parts: Vec<Expr>, types: &[DataType], schema: &DFSchema) -> Result<Vec<Expr>> {
+    if types.iter().any(DataType::is_integer) { widened(parts, types, schema) } else { Ok(parts) }
+}
+
+fn widened<T: AsMut<[Expr]>>(mut parts: T, types: &[DataType], schema: &DFSchema) -> Result<T> {
+    for (part, data_type) in parts.as_mut().iter_mut().zip(types) {
+        if let DataType::Decimal32(digits, scale) | DataType::Decimal64(digits, scale) = plain(data_type) {
+            convert(part, &DataType::Decimal128(*digits, *scale), schema)?;
         }
     }
     Ok(parts)
@@ -50,7 +63,7 @@ fn of_one_type(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
     let is_number = Kind::of(&types[typed]) == Some(Kind::Of(Class::Number));
     if let Some(texts) = (0..parts.len()).find(|at| is_text(&types[*at]) && text(&parts[*at]).is_none()) {
         if is_number {
-            return wide_decimals(parts, scope.schema);
+            return wide_decimals(parts, &types, scope.schema);
         }
         return Err(without_common_type((&parts[typed], &types[typed]), (&parts[texts], &types[texts])));
     }
@@ -58,8 +71,16 @@ fn of_one_type(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
         Some(Kind::Of(Class::Number)) => return common_number::of_one_type(parts, &types, scope.schema),
         Some(Kind::Of(Class::Moment)) => return common_time::moments(parts, &types, scope),
         Some(Kind::Of(Class::Time)) => return common_time::times(parts, &types, scope),
-        // Durations become intervals if others are intervals.
-        Some(Kind::Of(Class::Duration)) => DataType::Interval(IntervalUnit::MonthDayNano),
+        Some(Kind::Of(Class::Duration)) => match common_time::finest_duration(&types) {
+            Some(finest) => {
+                for part in &mut parts {
+                    convert(part, &finest, scope.schema)?;
+                }
+                return Ok(parts);
+            }
+            // Durations become intervals if others are intervals or texts.
+            None => DataType::Interval(IntervalUnit::MonthDayNano),
+        },
         Some(Kind::Bytes) => {
             let is_other = |data_type: &DataType| !data_type.is_null() && *data_type != types[typed];
             let common = if types.iter().any(is_other) { DataType::Binary } else { types[typed].clone() };
@@ -108,21 +129,22 @@ pub(super) fn call_of_one_type(call: ScalarFunction, scope: Scope<'_>) -> Result
     Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
-/// Reads constant texts next to numbers of one type as numbers of this type. A text that is no number is then an error of the request, instead
+/// Reads constant texts next to numbers as numbers of their common type. A text that is no number is then an error of the request, instead
 /// of an error of a row.
 ///
 /// # Errors
 /// If a text is not a value of the type.
 fn numbers_of_texts(mut parts: Vec<Expr>, scope: Scope<'_>) -> Result<Vec<Expr>> {
     let types = parts.iter().map(|part| scope.type_of(part)).collect::<Result<Vec<_>>>()?;
-    let mut numbers = types.iter().filter(|data_type| data_type.is_numeric());
-    if let Some(number) = numbers.next()
-        && numbers.all(|other| other == number)
-    {
-        for part in &mut parts {
-            if let Some(text) = text(part) {
-                *part = constant(read(&text, number)?);
-            }
+    let mut numbers = types.iter().filter(|data_type| data_type.is_numeric()).cloned();
+    let Some(first) = numbers.next() else { return Ok(parts) };
+    let Some(common) = numbers.try_fold(first, |common, other| binary_numeric_coercion(&common, &other))
+    else {
+        return Ok(parts);
+    };
+    for part in &mut parts {
+        if let Some(text) = text(part) {
+            *part = constant(read(&text, &common)?);
         }
     }
     Ok(parts)

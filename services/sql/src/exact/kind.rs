@@ -1,10 +1,13 @@
 //! Kinds of values. Values of two kinds are neither compared nor converted to a common type.
 
 use arrow_schema::DataType;
-use datafusion_common::{DataFusionError, Result, ScalarValue, plan_datafusion_err};
-use datafusion_expr::Expr;
+use datafusion_common::{
+    Column, DataFusionError, Result, ScalarValue, plan_datafusion_err,
+    tree_node::{Transformed, TreeNode, TreeNodeRecursion},
+};
+use datafusion_expr::{BinaryExpr, Case, Expr, Operator};
 
-use super::{literals, moment::Class, side::Scope};
+use super::{function, literals, moment::Class, side::Scope};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -77,8 +80,8 @@ pub(super) fn without_common_type(one: (&Expr, &DataType), other: (&Expr, &DataT
     )
 }
 
-/// A part as a message shows it: a literal as it is written.
-pub(super) fn shown(part: &Expr) -> String {
+/// A part as a message shows it: literals as they are written, and comparisons and `NULLIF` as before they were made exact.
+pub(crate) fn shown(part: &Expr) -> String {
     if let Some(text) = literals::text(part) {
         return text.to_owned();
     }
@@ -86,6 +89,45 @@ pub(super) fn shown(part: &Expr) -> String {
         Expr::Literal(value, _) if value.data_type().is_string() && !value.is_null() => format!("'{value}'"),
         Expr::Literal(ScalarValue::Boolean(Some(value)), _) => value.to_string().to_uppercase(),
         Expr::Literal(value, _) => value.to_string(),
-        other => other.to_string(),
+        other => written(other).to_string(),
     }
+}
+
+/// A part whose literals, comparisons and calls of `NULLIF` are names that are their texts.
+fn written(part: &Expr) -> Expr {
+    let name = |text: String| {
+        let named = Expr::Column(Column::new_unqualified(text));
+        Ok(Transformed::new(named, true, TreeNodeRecursion::Jump))
+    };
+    let written = part.clone().transform_down(|part| match &part {
+        Expr::Literal(..) => name(shown(&part)),
+        Expr::Case(case) => {
+            match literals::text_of_nullif(case).map(str::to_owned).or_else(|| nullif(case)) {
+                Some(text) => name(text),
+                None => Ok(Transformed::no(part)),
+            }
+        }
+        Expr::ScalarFunction(call) => match (function::operator(call.name()), &call.args[..]) {
+            (Some(op), [left, right]) => name(format!("{} {op} {}", shown(left), shown(right))),
+            _ => Ok(Transformed::no(part)),
+        },
+        _ => Ok(Transformed::no(part)),
+    });
+    written.map_or_else(|_| part.clone(), |written| written.data)
+}
+
+/// The text of `NULLIF` for a `CASE` with the same result, which it becomes; `None` for others.
+fn nullif(case: &Case) -> Option<String> {
+    let ([(when, then)], Some(otherwise)) = (&case.when_then_expr[..], &case.else_expr) else { return None };
+    let is_null = matches!(&**then, Expr::Literal(value, _) if value.is_null());
+    let (left, right) = match &**when {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => (&**left, &**right),
+        Expr::ScalarFunction(call) => match (function::operator(call.name()), &call.args[..]) {
+            (Some(Operator::Eq), [left, right]) => (left, right),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let is_nullif = case.expr.is_none() && is_null && *left == **otherwise;
+    is_nullif.then(|| format!("NULLIF({}, {})", shown(left), shown(right)))
 }

@@ -6,7 +6,7 @@
 //! `NOT x` and `-x` are planned as `x = $1` and `$1 - x`. DataFusion's planner asks for the type of the operand of a prefix operator,
 //! and some comparisons have a type only after they are resolved, such as those of times with different units.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use arrow_schema::{DataType, Field, FieldRef};
 use datafusion_common::{
@@ -14,7 +14,7 @@ use datafusion_common::{
     metadata::FieldMetadata,
     tree_node::{Transformed, TreeNode},
 };
-use datafusion_expr::{BinaryExpr, Cast, Expr, TryCast, expr::InList};
+use datafusion_expr::{BinaryExpr, Case, Cast, Expr, TryCast, expr::InList};
 use datafusion_sql::sqlparser::ast;
 
 use super::{number::Number, place};
@@ -22,6 +22,8 @@ use crate::{Error, ValueSet, values::member::member_of};
 
 /// Key of the text in the metadata of a literal.
 const TEXT: &str = "forebay.text";
+/// Key of the text of a call of `NULLIF` in the metadata of the null of the `CASE` that it becomes.
+const NULLIF: &str = "forebay.nullif";
 
 /// A set of values with its name.
 pub(crate) type NamedSet = (String, Arc<ValueSet>);
@@ -299,10 +301,42 @@ pub(crate) fn resolved(expression: Expr) -> Result<Expr> {
 
 fn literal(text: &str) -> Expr {
     let double = text.parse().expect("a parameter has a text with a double");
-    let metadata = FieldMetadata::from(
-        [(TEXT.to_owned(), text.to_owned())].into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-    );
-    Expr::Literal(ScalarValue::Float64(Some(double)), Some(metadata))
+    Expr::Literal(ScalarValue::Float64(Some(double)), Some(metadata(TEXT, text)))
+}
+
+fn metadata(key: &str, text: &str) -> FieldMetadata {
+    FieldMetadata::from(BTreeMap::from([(key.to_owned(), text.to_owned())]))
+}
+
+/// The null that `NULLIF` returns, with the text of its call for errors.
+pub(super) fn null_of(null: ScalarValue, call: &str) -> Expr {
+    Expr::Literal(null, Some(metadata(NULLIF, call)))
+}
+
+/// The text of the call of `NULLIF` that became `case`; `None` for others.
+pub(super) fn text_of_nullif(case: &Case) -> Option<&str> {
+    let [(_, null)] = &case.when_then_expr[..] else { return None };
+    let Expr::Literal(_, Some(metadata)) = &**null else { return None };
+    metadata.inner().get(NULLIF).map(String::as_str)
+}
+
+/// Replaces literals that carry a text by this text in a message of DataFusion, which shows them with their metadata.
+pub(crate) fn without_metadata(mut message: String) -> String {
+    const START: &str = " FieldMetadata { inner: {\"";
+    const END: &str = "\"} }";
+    while let Some(start) = message.find(START) {
+        let Some(length) = message[start..].find(END) else { break };
+        let entry = &message[start + START.len()..start + length];
+        let shown = match entry.strip_prefix(TEXT).and_then(|rest| rest.strip_prefix("\": \"")) {
+            Some(text) => {
+                let literal = message[..start].rfind("Float64(").unwrap_or(start);
+                format!("{}{text}", &message[..literal])
+            }
+            None => message[..start].to_owned(),
+        };
+        message = shown + &message[start + length + END.len()..];
+    }
+    message
 }
 
 /// The text of a numeric literal with a fraction or an exponent; `None` for other parts.

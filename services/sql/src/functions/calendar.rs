@@ -3,6 +3,7 @@
 use arrow_array::{ArrayRef, Int64Array, cast::AsArray, types::Int64Type};
 use arrow_cast::cast;
 use arrow_schema::{DataType, TimeUnit};
+use chrono::NaiveDateTime;
 use datafusion_common::Result;
 
 /// Seconds of a day.
@@ -10,8 +11,34 @@ pub(super) const DAY: i64 = 86_400;
 /// Nanoseconds of a second.
 pub(super) const NANOSECONDS: i64 = 1_000_000_000;
 
+/// Years in which dates and timestamps become text, dates and times of day, and have parts such as the month. Local times of a zone do, too, except
+/// on the first and the last day.
+pub(crate) const DATED: &str = "years -262,143 to 262,142";
+
+/// Least and greatest value of a type of dates or timestamps that is in [these years](DATED), and of a type of times of day; `None` for other types.
+pub(crate) fn ends(data_type: &DataType) -> Option<(i64, i64)> {
+    let (first, last) = (NaiveDateTime::MIN.and_utc().timestamp(), NaiveDateTime::MAX.and_utc().timestamp());
+    let units = |seconds: i64, per_second: i64| {
+        let units = i128::from(seconds) * i128::from(per_second);
+        i64::try_from(units).unwrap_or(if seconds < 0 { i64::MIN } else { i64::MAX })
+    };
+    Some(match data_type {
+        DataType::Date32 => (first.div_euclid(DAY), last.div_euclid(DAY)),
+        DataType::Date64 => (units(first, 1_000), units(last + 1, 1_000) - 1),
+        DataType::Timestamp(unit, zone) => {
+            // The local time is up to a day earlier or later.
+            let margin = if zone.is_some() { DAY } else { 0 };
+            let per_second = per_second(*unit);
+            let end = units(last + 1 - margin, per_second);
+            (units(first + margin, per_second), if end == i64::MAX { end } else { end - 1 })
+        }
+        DataType::Time32(unit) | DataType::Time64(unit) => (0, DAY * per_second(*unit) - 1),
+        _ => return None,
+    })
+}
+
 /// Number of units of a second.
-pub(super) fn per_second(unit: TimeUnit) -> i64 {
+pub(crate) fn per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
         TimeUnit::Millisecond => 1_000,

@@ -1,13 +1,13 @@
-//! `date_part` and `EXTRACT` of durations, as days, hours, minutes and seconds.
+//! `date_part` and `EXTRACT`: of durations as days, hours, minutes and seconds, and of dates and timestamps with an error beyond the calendar.
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array};
 use arrow_schema::DataType;
-use datafusion_common::{Result, exec_datafusion_err};
+use datafusion_common::{Result, exec_datafusion_err, exec_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
-use super::calendar::{DAY, NANOSECONDS, per_second, units};
+use super::calendar::{DATED, DAY, NANOSECONDS, ends, per_second, units};
 
 /// Nanoseconds of a unit.
 const SECOND: i128 = NANOSECONDS as i128;
@@ -21,12 +21,17 @@ pub(super) fn date_part(function: &ScalarUDF, call: ScalarFunctionArgs) -> Resul
     let [ColumnarValue::Scalar(part), duration] = &call.args[..] else {
         return function.invoke_with_args(call);
     };
-    let (Some(Some(part)), DataType::Duration(unit)) = (part.try_as_str(), duration.data_type()) else {
+    let Some(Some(part)) = part.try_as_str() else { return function.invoke_with_args(call) };
+    let name = part.trim_matches(['\'', '"']).to_lowercase();
+    let DataType::Duration(unit) = duration.data_type() else {
+        if name != "epoch" {
+            check_dated(&name, duration, call.number_rows)?;
+        }
         return function.invoke_with_args(call);
     };
     let unit = i128::from(NANOSECONDS / per_second(unit));
     let durations = units(&duration.clone().into_array(call.number_rows)?)?;
-    let of: fn(i128) -> i128 = match part.trim_matches(['\'', '"']).to_lowercase().as_str() {
+    let of: fn(i128) -> i128 = match name.as_str() {
         "epoch" => {
             let seconds: Float64Array = durations.unary(|units| (i128::from(units) * unit) as f64 / 1e9);
             return Ok(ColumnarValue::Array(Arc::new(seconds)));
@@ -49,4 +54,20 @@ pub(super) fn date_part(function: &ScalarUDF, call: ScalarFunctionArgs) -> Resul
         })
     })?;
     Ok(ColumnarValue::Array(Arc::new(parts) as ArrayRef))
+}
+
+/// Checks that dates and timestamps are in the years that have parts. DataFusion returns null for others.
+fn check_dated(part: &str, values: &ColumnarValue, rows: usize) -> Result<()> {
+    let data_type = values.data_type();
+    let is_dated = matches!(data_type, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..));
+    let Some((least, greatest)) = ends(&data_type).filter(|_| is_dated) else { return Ok(()) };
+    let beyond = |unit: &i64| *unit < least || *unit > greatest;
+    match units(&values.clone().into_array(rows)?)?.iter().flatten().find(beyond) {
+        Some(unit) => {
+            exec_err!(
+                "date_part: the {part} of the value {unit} of type {data_type}, which is beyond the {DATED}"
+            )
+        }
+        None => Ok(()),
+    }
 }

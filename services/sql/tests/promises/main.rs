@@ -8,7 +8,9 @@ mod exact;
 mod functions;
 mod fuzzed;
 mod identity;
+mod limits;
 mod prune;
+mod rounding;
 mod rows;
 mod sums;
 

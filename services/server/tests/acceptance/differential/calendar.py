@@ -41,7 +41,7 @@ def days_and_rest(family: str, value: int) -> tuple[int, int]:
 def has_usual_years(family: str, values: list) -> bool:
     """Returns false for values beyond the years ±262,000.
 
-    `date_part` is null for them, and a cast to DATE or TIME fails, even TRY_CAST. Their own requests would be differences.
+    `date_part` and casts to DATE and TIME are errors for them, and TRY_CAST is null. DuckDB has dates there.
     """
     days = (days_and_rest(family, value)[0] for value in values if value is not None)
     return family == "time" or all(abs(each) < MOST_DAYS for each in days)

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, BinaryArray, BooleanArray, Date32Array, Date64Array, Decimal128Array, DurationSecondArray,
-    FixedSizeBinaryArray, Float32Array, Int64Array, IntervalYearMonthArray, RecordBatch, StringArray,
-    Time32SecondArray, Time64MicrosecondArray, TimestampMillisecondArray, UInt8Array,
+    ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
+    DurationSecondArray, FixedSizeBinaryArray, Float32Array, Int64Array, IntervalYearMonthArray,
+    LargeBinaryArray, RecordBatch, StringArray, Time32SecondArray, Time64MicrosecondArray,
+    TimestampMillisecondArray, UInt8Array,
 };
 use forebay_sql::Expression;
 
@@ -140,5 +141,92 @@ fn refused_values_are_named_with_their_types() {
     ] {
         let error = evaluated(text, &rows).unwrap_err();
         assert!(error.contains(message), "{text}: {error}");
+    }
+}
+
+/// The value of an expression in the first row.
+fn shown(text: &str, rows: &RecordBatch) -> String {
+    let values = evaluated(text, rows).unwrap_or_else(|error| panic!("{text}: {error}"));
+    arrow_cast::display::array_value_to_string(&values, 0).unwrap()
+}
+
+#[test]
+fn bytes_of_a_fixed_length_are_compared_with_all_bytes_and_with_text() {
+    let fixed = |bytes: &[u8]| {
+        let value = [Some(bytes)].into_iter();
+        Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(value, bytes.len() as i32).unwrap())
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("fixed", fixed(b"aa")),
+        ("long", fixed(b"aab")),
+        ("bin", Arc::new(BinaryArray::from_vec(vec![b"aa"]))),
+        ("large", Arc::new(LargeBinaryArray::from_vec(vec![b"aa"]))),
+        ("view", Arc::new(BinaryViewArray::from_iter_values([b"aa"]))),
+        ("words", Arc::new(StringArray::from(vec!["aa"]))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    for other in ["fixed", "bin", "large", "view", "words", "'aa'", "X'6161'"] {
+        for text in [
+            "fixed = {}",
+            "{} = fixed",
+            "NOT fixed < {}",
+            "fixed IS NOT DISTINCT FROM {}",
+            "fixed IN ({}, bin)",
+            "fixed IN ({}, fixed)",
+            "{} IN (fixed)",
+            "fixed BETWEEN {} AND bin",
+            "fixed BETWEEN bin AND {}",
+            "{} BETWEEN fixed AND fixed",
+            "CASE fixed WHEN {} THEN true END",
+            "CASE {} WHEN fixed THEN true END",
+            "NULLIF(fixed, {}) IS NULL",
+            "fixed < long AND {} < long",
+        ] {
+            let text = text.replace("{}", other);
+            assert_eq!(shown(&text, &rows), "true", "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_null_is_compared_with_each_value_by_itself() {
+    let most = Decimal128Array::from(vec![10_i128.pow(38) - 1]).with_precision_and_scale(38, 0).unwrap();
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("d", Arc::new(most)), ("none", arrow_array::new_null_array(&arrow_schema::DataType::Null, 1))];
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    for null in ["NULL", "none"] {
+        for (text, expected) in [
+            ("{} IN (0.5, d)", ""),
+            ("{} NOT IN (0.5, d)", ""),
+            ("{} BETWEEN 0.5 AND d", ""),
+            ("{} = d", ""),
+            ("CASE {} WHEN 0.5 THEN 1 WHEN d THEN 2 ELSE 3 END", "3"),
+        ] {
+            let text = text.replace("{}", null);
+            assert_eq!(shown(&text, &rows), expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn messages_show_literals_and_nullif_as_they_are_written() {
+    let rows = rows();
+    for (text, message) in [
+        ("d32 = i64 + 0.5", "cannot be compared with i64 + 0.5 of type Float64"),
+        ("COALESCE(d32, NULLIF(i64, 0.5))", "d32 is of type Date32 and NULLIF(i64, 0.5) of type Int64"),
+        ("COALESCE(d32, NULLIF(f32, i64))", "d32 is of type Date32 and NULLIF(f32, i64) of type Float32"),
+        ("COALESCE(d32, NULLIF(i64, NULLIF(u8, 7)))", "and NULLIF(i64, NULLIF(u8, 7)) of type Int64"),
+        ("COALESCE(d32, f32 = i64)", "d32 is of type Date32 and f32 = i64 of type Boolean"),
+        ("clip(i64, NULLIF(i64, f32), 3)", "clip: NULLIF(i64, f32) must be a constant"),
+        ("clip(f32, f32 + 0.25, 3)", "+ 0.25 AS Float32) must be a constant"),
+        ("words LIKE NULLIF(words, 'x')", "the pattern NULLIF(words, 'x') must be a constant"),
+        ("i64 & 0.5", "'i64 & 0.5' has the operator"),
+        ("words ~ concat('a', 0.5)", " 0.5)' has the operator"),
+    ] {
+        let error = evaluated(text, &rows).unwrap_err();
+        assert!(error.contains(message), "{text}: {error}");
+        for part in ["FieldMetadata", "forebay.", "exact =", "CASE WHEN"] {
+            assert!(!error.contains(part), "{text}: {error}");
+        }
     }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal32Array, Decimal64Array, Decimal128Array,
-    Float16Array, Float32Array, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    Time32SecondArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampMillisecondArray,
-    UInt64Array,
+    DurationMillisecondArray, DurationSecondArray, Float16Array, Float32Array, Int8Array, Int32Array,
+    Int64Array, RecordBatch, StringArray, Time32SecondArray, Time64MicrosecondArray,
+    TimestampMicrosecondArray, TimestampMillisecondArray, UInt64Array,
 };
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{
     DataType::{
-        self, Binary, Boolean, Date32, Decimal32, Decimal64, Decimal128, Decimal256, Float16, Float32,
-        Float64, Int8, Int32, Int64, Time32, Time64, Timestamp, UInt64, Utf8,
+        self, Binary, Boolean, Date32, Decimal32, Decimal64, Decimal128, Decimal256, Duration, Float16,
+        Float32, Float64, Int8, Int32, Int64, Time32, Time64, Timestamp, UInt64, Utf8,
     },
     TimeUnit::{Microsecond, Millisecond, Nanosecond, Second},
 };
@@ -52,6 +52,8 @@ fn rows() -> RecordBatch {
         ("paris", Arc::new(zoned.with_timezone("Europe/Paris"))),
         ("t32", Arc::new(Time32SecondArray::from(vec![Some(3600), Some(7200), None]))),
         ("t64", Arc::new(Time64MicrosecondArray::from(vec![Some(3_600_000_000), Some(1), None]))),
+        ("long", Arc::new(DurationSecondArray::from(vec![Some(-FAR), Some(1), None]))),
+        ("brief", Arc::new(DurationMillisecondArray::from(vec![Some(1), Some(1_500), None]))),
     ];
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)))
         .unwrap()
@@ -136,6 +138,10 @@ fn nvl_takes_all_types_that_coalesce_takes() {
         ]);
     }
     check([("nvl(s, 1)", Utf8, ["5", "x", "1"])]);
+    for text in ["COALESCE(i8, 300, 'x')", "COALESCE('x', i8, i64)", "greatest(i8, i32, 'x')"] {
+        let refused = Expression::column(&format!("{text} AS y"), &rows().schema()).unwrap_err().to_string();
+        assert!(refused.contains("'x' is not a value of type Int"), "{text}: {refused}");
+    }
     for name in ["nvl", "ifnull", "coalesce", "greatest"] {
         let refused = Expression::column(&format!("{name}(i64, '5.5') AS y"), &rows().schema())
             .unwrap_err()
@@ -229,6 +235,21 @@ fn times_of_day_and_constants_have_a_common_type() {
             Time64(Nanosecond),
             ["01:00:00", "00:00:00.000001", "02:00:00.000000001"],
         ),
+    ]);
+}
+
+#[test]
+fn durations_of_different_units_have_the_finer_unit() {
+    let milliseconds = Duration(Millisecond);
+    let far = "PT62135596800S";
+    check([
+        ("COALESCE(long, brief)", milliseconds.clone(), [far, "PT1S", ""]),
+        ("greatest(long, brief)", milliseconds.clone(), [far, "PT1.5S", ""]),
+        ("least(long, NULL, brief)", milliseconds.clone(), ["PT0.001S", "PT1S", ""]),
+        ("CASE WHEN b THEN long ELSE brief END", milliseconds.clone(), [far, "PT1.5S", ""]),
+        ("nvl2(s, brief, long)", milliseconds.clone(), ["PT0.001S", "PT1.5S", ""]),
+        ("COALESCE(NULL, long)", Duration(Second), [far, "PT1S", ""]),
+        ("COALESCE(long, brief) > INTERVAL '1 day'", Boolean, ["true", "false", ""]),
     ]);
 }
 
