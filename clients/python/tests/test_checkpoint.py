@@ -13,7 +13,7 @@ import pytest
 
 import earlier
 import forebay
-from forebay.checkpoint import with_current_names
+from forebay.checkpoint import check_dataset, with_current_names, with_names_of
 from server import Pool
 
 pa = pytest.importorskip("pyarrow")
@@ -197,6 +197,18 @@ def test_a_state_of_a_mixture_does_not_load_into_a_mixture_of_other_datasets(poo
     alone = training(None).state_dict()
     with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved without mix, but this training has mix 'first'; leave it out, or start"):
         training({"first": 0.25}).load_state_dict(alone)
+
+
+def test_the_datasets_of_a_mixture_may_be_opened_with_other_credentials() -> None:
+    def request(credentials: str, *mixed: str) -> dict[str, Any]:
+        name = f"-k{credentials * 16}"
+        return {"dataset": f"main-1{name}", "mix": [{"dataset": f"{each}{name}", "fraction": 0.25} for each in mixed]}
+
+    now = request("b", "other-2")
+    check_dataset(with_names_of({"request": request("a", "other-2")}, now), now)
+    for mixed in (["other-3"], ["other-2", "other-3"], []):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match="mix"):
+            check_dataset(with_names_of({"request": request("a", *mixed)}, now), now)
 
 
 def test_a_state_with_other_values_names_them_without_their_hashes(client: forebay.Client) -> None:
