@@ -233,6 +233,7 @@ async fn a_listing_that_overlaps_an_upload_or_an_eviction_does_not_count() {
     // It replaces the first set.
     put(&values, "a", 3, 100, later).await.unwrap();
     values.tenants.update(&early).await;
+    assert_eq!(known(&values, "a").await.listed, None, "the next upload lists the state");
     put(&values, "a", 3, 100, later).await.unwrap();
     let mut sets: Vec<String> = known(&values, "a").await.sets.keys().cloned().collect();
     sets.sort_unstable();
