@@ -9,8 +9,9 @@ mod panics;
 #[cfg(test)]
 pub(crate) mod reference;
 mod runtime;
+mod shown;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use bytesize::ByteSize;
@@ -18,10 +19,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
 use serde::{Deserialize, de::IntoDeserializer};
 
-pub use crate::printable::describe;
-use crate::{Address, Server, Settings, Tls};
+use crate::{Address, Server, Settings, Tls, printable::describe};
 use explain::Explain;
 use runtime::runtime;
+use shown::shown;
 
 /// Time for which the end of the server waits for reads and writes of files that have started.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -196,6 +197,30 @@ struct Serve {
     /// Prints the resolved configuration as TOML and exits [default: false].
     #[arg(long)]
     print_config: bool,
+}
+
+/// Runs the command that the arguments of this process name, and prints its failure. No failure contains the secrets of a URL that is an
+/// argument or a setting.
+pub fn main() -> ExitCode {
+    let failure = match Cli::try_parse() {
+        Ok(cli) => match cli.run() {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => error,
+        },
+        Err(refusal) => {
+            let text = refusal.to_string();
+            let shown = shown(&text);
+            // A closed output cannot be reported.
+            if !refusal.use_stderr() || shown == text {
+                drop(refusal.print())
+            } else {
+                eprint!("{shown}")
+            }
+            return ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2));
+        }
+    };
+    eprintln!("forebay: {}", shown(&describe(&failure)));
+    ExitCode::FAILURE
 }
 
 impl Cli {

@@ -15,7 +15,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Describes an error and its causes in one line. A cause that an earlier part already contains is left out.
-pub fn describe(error: &anyhow::Error) -> String {
+pub(crate) fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {

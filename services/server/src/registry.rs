@@ -3,6 +3,7 @@
 pub(crate) mod datasets;
 pub(crate) mod jobs;
 pub(crate) mod online;
+mod panics;
 pub(crate) mod queues;
 mod retry_delays;
 pub(crate) mod values;

@@ -374,7 +374,7 @@ impl Settings {
         for text in online {
             let Some((name, columns)) = text.split_once('=').filter(|(_, columns)| !columns.is_empty())
             else {
-                bail!("--online {text}: expected NAME=COLUMN[,COLUMN]");
+                bail!("--online {}: expected NAME=COLUMN[,COLUMN]", shown_url(text));
             };
             let key = columns.split(',').map(str::to_owned).collect();
             let from_file = self.online.get(name).cloned().unwrap_or_default();

@@ -194,6 +194,12 @@ impl Error {
         Self::Unavailable { location, source: Arc::from(source) }
     }
 
+    /// Returns the error of a read of `location` that panicked, for this `reason`. Another attempt may succeed.
+    pub fn panicked(location: impl Into<String>, reason: &str) -> Self {
+        let source: Box<dyn std::error::Error + Send + Sync> = reason.into();
+        Self::Unavailable { location: location.into(), source: Arc::from(source) }
+    }
+
     /// Returns an [`Error::Limit`] for a `found` value over `limit`.
     pub(crate) fn limit(location: impl Into<String>, what: &'static str, limit: u64, found: u64) -> Self {
         Self::Limit { location: location.into(), what, limit, found }

@@ -69,6 +69,6 @@ pub use store::{
     credentials::Credentials,
     documents::{DocumentMeta, Documents},
     location::Location,
-    shown_url::{check_url, shown_url},
+    shown_url::{check_url, shown_text, shown_url},
     state::State,
 };

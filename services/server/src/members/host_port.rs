@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use anyhow::{Context, ensure};
+use forebay_storage::shown_url;
 
 /// Maximum length of a host name, in bytes (RFC 1035).
 const MAX_HOST_BYTES: usize = 253;
@@ -12,16 +13,17 @@ const MAX_HOST_BYTES: usize = 253;
 /// # Errors
 /// If the host is neither a host name nor an IP address, or the port is not 1 to 65535.
 pub(super) fn split(text: &str) -> anyhow::Result<(&str, u16)> {
-    let (host, port) = text.rsplit_once(':').with_context(|| format!("'{text}': expected HOST:PORT"))?;
+    let shown = || shown_url(text);
+    let (host, port) = text.rsplit_once(':').with_context(|| format!("'{}': expected HOST:PORT", shown()))?;
     let port = port.parse().ok().filter(|port| *port > 0);
-    let port = port.with_context(|| format!("'{text}': expected a port from 1 to 65535"))?;
+    let port = port.with_context(|| format!("'{}': expected a port from 1 to 65535", shown()))?;
     match host.strip_prefix('[') {
         Some(bracketed) => {
             let inner = bracketed.strip_suffix(']').filter(|inner| inner.parse::<Ipv6Addr>().is_ok());
-            Ok((inner.with_context(|| format!("'{text}': expected [IPV6-ADDRESS]:PORT"))?, port))
+            Ok((inner.with_context(|| format!("'{}': expected [IPV6-ADDRESS]:PORT", shown()))?, port))
         }
         None => {
-            check_host(host).with_context(|| format!("'{text}'"))?;
+            check_host(host).with_context(|| format!("'{}'", shown()))?;
             Ok((host, port))
         }
     }
@@ -66,6 +68,14 @@ mod tests {
         ] {
             let error = format!("{:#}", split(text).unwrap_err());
             assert!(error.contains(expected) && error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for text in ["http://u:SECRET@h", "http://u:SECRET@h:1", "u:SECRET@h:1", "grpc://h:1?SECRET"] {
+            let error = format!("{:#}", split(text).unwrap_err());
+            assert!(error.contains("(not shown)") && !error.contains("SECRET"), "{error}");
         }
     }
 }

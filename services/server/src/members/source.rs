@@ -3,6 +3,7 @@
 use std::{fmt, path::PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use forebay_storage::shown_url;
 
 use super::host_port;
 
@@ -55,11 +56,13 @@ fn entry(text: &str) -> anyhow::Result<Source> {
     }
     if let Some(name) = text.strip_prefix("dns:") {
         let (name, port) = host_port::split(name).context("expected dns:NAME:PORT")?;
-        host_port::check_host(name).with_context(|| format!("'{text}': expected dns:NAME:PORT"))?;
+        host_port::check_host(name)
+            .with_context(|| format!("'{}': expected dns:NAME:PORT", shown_url(text)))?;
         return Ok(Source::Dns { name: name.to_owned(), port });
     }
     if let Some((scheme, _)) = text.split_once("://") {
-        bail!("'{text}': expected HOST:PORT without {scheme}://, dns:NAME:PORT or file:PATH");
+        let (scheme, shown) = (shown_url(scheme), shown_url(text));
+        bail!("'{shown}': expected HOST:PORT without {scheme}://, dns:NAME:PORT or file:PATH");
     }
     Ok(Source::Server(Address::parse(text).context("expected HOST:PORT, dns:NAME:PORT or file:PATH")?))
 }
@@ -117,6 +120,18 @@ mod tests {
             let error = format!("{:#}", parse(setting).unwrap_err());
             assert!(error.contains(expected), "{setting}: {error}");
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for setting in
+            ["http://u:SECRET@h", "a:1,u:SECRET@h:1", "dns:u:SECRET@h:1", "dns:http://u:SECRET@h:1"]
+        {
+            let error = format!("{:#}", parse(setting).unwrap_err());
+            assert!(error.contains("(not shown)") && !error.contains("SECRET"), "{error}");
+        }
+        let error = format!("{:#}", parse_file("a:1\nhttp://u:SECRET@h").unwrap_err());
+        assert!(error.contains("line 2") && !error.contains("SECRET"), "{error}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 
-use super::retry_delays::retry_delays;
+use super::{panics::caught, retry_delays::retry_delays};
 use crate::{
     Error, Settings,
     auth::{Access, HolderKey, credentials_are_missing, needs_credentials},
@@ -264,15 +264,20 @@ impl Datasets {
         let looked = Instant::now();
         let previous = current.as_ref().map(Reader::snapshot);
         let take = || self.take(name, dataset, access.tenant(), previous);
-        match self.with_room(take).await {
-            Ok(snapshot) => {
-                let (id, opened) = (snapshot.id().to_owned(), described(&snapshot));
+        let take = async {
+            let snapshot = self.with_room(take).await?;
+            let is_current = |current: &Reader| current.snapshot().id() == snapshot.id();
+            match current.clone().filter(is_current) {
+                // A local file may have been replaced by one of the same size and modification time.
+                Some(current) if current.reads_current_files().await => Ok(current),
+                _ => Ok(self.reader(dataset, snapshot).await),
+            }
+        };
+        let url = dataset.location.url();
+        match caught(take, |reason| forebay_storage::Error::panicked(url, reason)).await {
+            Ok(reader) => {
+                let (id, opened) = (reader.snapshot().id().to_owned(), described(reader.snapshot()));
                 let is_current = |current: &Reader| current.snapshot().id() == id;
-                let reader = match current.clone().filter(is_current) {
-                    // A local file may have been replaced by one of the same size and modification time.
-                    Some(current) if current.reads_current_files().await => current,
-                    _ => self.reader(dataset, snapshot).await,
-                };
                 // From here on nothing waits, so that a cancelled call changes all or nothing.
                 *taken = Some(looked);
                 *dataset.refresh_error.lock() = None;

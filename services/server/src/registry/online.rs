@@ -13,7 +13,7 @@ use forebay_storage::Reader;
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::retry_delays::retry_delays;
+use super::{panics::caught, retry_delays::retry_delays};
 use crate::{
     Error, Settings,
     auth::Access,
@@ -241,17 +241,19 @@ impl OnlineDatasets {
         loop {
             let Some(reader) = opened(&mut phase, &online).await else { return };
             let id = reader.snapshot().id().to_owned();
-            let loaded = match &pinned {
-                Some(pinned) => match datasets.pinned_by_server(&name, pinned).await {
-                    Ok(reader) => online.pin_first(reader).await.map(|()| Takeover::Pinned),
-                    Err(error) => Err(error),
-                },
-                None => match self.load_accepted(&datasets, &online, &name).await {
-                    Ok(()) => online.load_snapshot(reader).await,
-                    Err(error) => Err(error),
-                },
+            let load = async {
+                match &pinned {
+                    Some(pinned) => {
+                        let reader = datasets.pinned_by_server(&name, pinned).await?;
+                        online.pin_first(reader).await.map(|()| Takeover::Pinned)
+                    }
+                    None => {
+                        self.load_accepted(&datasets, &online, &name).await?;
+                        online.load_snapshot(reader).await
+                    }
+                }
             };
-            match loaded {
+            match caught(load, |reason| forebay_loader::Error::Internal(reason.to_owned())).await {
                 Ok(takeover) => {
                     if let Takeover::Rejected { reason } = takeover {
                         let message = format!("snapshot {id} does not answer lookups: {reason}");

@@ -36,7 +36,7 @@ impl RunningSettings {
                 let reason =
                     error.to_string().replace("expected parsable string", "expected a size such as 8GiB");
                 let name = if reason.contains(&format!("`{name}`")) { "settings" } else { name.as_str() };
-                return Err(Error::invalid(format!("{name}: {reason}")));
+                return Err(Error::invalid(shown_url(&format!("{name}: {reason}"))));
             }
         }
         // Equal values may be written differently, such as 1GiB and 1073741824.

@@ -1,8 +1,9 @@
 //! Checks of the variables that configure an object store, before it is built.
 //!
-//! `object_store` puts some values into the headers of its requests, and panics if a header can't contain them. It repeats URLs in its
-//! errors, with a user and a password.
+//! `object_store` puts some values into the URLs and headers of its requests, and panics if one can't contain them. It repeats URLs in its
+//! errors, with a user, a password and a query.
 
+use http::Uri;
 use serde_json::Value;
 use url::Url;
 
@@ -33,9 +34,38 @@ const FILES_IN_HEADERS: &[&str] = &["CONTAINER_AUTHORIZATION_TOKEN_FILE"];
 const ACCOUNT_FILES: &[&str] = &["APPLICATION_CREDENTIALS", "SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH"];
 /// Parts of the names of variables, and of the fields of a service account, whose values are URLs or hosts.
 const URLS: &[&str] = &["ENDPOINT", "HOST", "PROXY_URL", "URI", "URL"];
+/// Variables, without their prefix, and fields of a service account with a URL to which a path is appended.
+const BASE_URLS: &[&str] = &[
+    "AUTHORITY_HOST",
+    "AZURITE_BLOB_STORAGE_URL",
+    "BASE_URL",
+    "ENDPOINT",
+    "ENDPOINT_URL",
+    "ENDPOINT_URL_S3",
+    "ENDPOINT_URL_STS",
+    "GCS_BASE_URL",
+    "METADATA_ENDPOINT",
+];
+/// Variables, without their prefix, with the URL of a request.
+const REQUEST_URLS: &[&str] =
+    &["CONTAINER_CREDENTIALS_FULL_URI", "FABRIC_TOKEN_SERVICE_URL", "IDENTITY_ENDPOINT", "MSI_ENDPOINT"];
+/// Variable, without its prefix, with the path of a request.
+const REQUEST_PATH: &str = "CONTAINER_CREDENTIALS_RELATIVE_URI";
+/// Variables, without their prefix, with a host, with or without a port.
+const HOSTS: &[&str] = &["GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"];
+/// Variables, without their prefix, with a name that becomes a part of a URL, and an example.
+const NAMES: &[(&str, &str)] = &[
+    ("ACCOUNT_NAME", "myaccount"),
+    ("AUTHORITY_ID", "contoso.onmicrosoft.com"),
+    ("DEFAULT_REGION", "eu-central-1"),
+    ("REGION", "eu-central-1"),
+    ("TENANT_ID", "contoso.onmicrosoft.com"),
+];
+const EXPECTED_URL: &str = "expected http:// or https:// and a host, such as https://store.example:9000";
 
-/// Checks variables that configure a store: a value that is in a header can be in one, no other value has control characters, and no
-/// URL has a user or a password. The proxy of this process may have some, but not that of a caller (`is_of_caller`).
+/// Checks variables that configure a store: a value that is in a URL or a header of requests can be in one, no other value has control
+/// characters, and no URL has a user, a password or a query that is not needed. The proxy of this process may have a user and a password,
+/// but not that of a caller (`is_of_caller`).
 ///
 /// # Errors
 /// The name of the first wrong variable and what was expected, without its value.
@@ -65,8 +95,95 @@ pub(super) fn check(variables: &[(&str, &str)], is_of_caller: bool) -> Result<()
         if is_checked && has_user(value) || account_has_user(account.as_deref().unwrap_or(value)) {
             return wrong("contains a URL with a user or a password, which is not supported; remove them");
         }
+        let is_without_endpoint =
+            || !variables.iter().any(|(name, _)| BASE_URLS.contains(&self::short(name).as_str()));
+        let problem = match short {
+            "REGION" | "DEFAULT_REGION" if value.is_empty() && is_without_endpoint() => {
+                Some("is empty; unset it, or set the region of the bucket, such as eu-central-1".to_owned())
+            }
+            _ => problem(short, value),
+        };
+        if let Some(problem) = problem {
+            return wrong(&problem);
+        }
+        let account = account.as_deref().or_else(|| (short == "SERVICE_ACCOUNT_KEY").then_some(*value));
+        if let Some((field, problem)) = account.and_then(problem_of_account) {
+            return wrong(&format!("has a service account whose {field} {problem}"));
+        }
     }
     Ok(())
+}
+
+/// Returns what is wrong with the value of a variable or field, whose name is given without its prefix, as a part of the URL of a request;
+/// `None` if it can be one.
+fn problem(name: &str, value: &str) -> Option<String> {
+    if BASE_URLS.contains(&name) {
+        return problem_of_base(value);
+    }
+    if REQUEST_URLS.contains(&name) {
+        return problem_of_url(value);
+    }
+    if name == REQUEST_PATH {
+        let is_path = value.starts_with('/') && is_url_of_request(&format!("http://host{value}"));
+        return (!is_path).then(|| "is not the path of a URL; expected one that begins with /".to_owned());
+    }
+    if HOSTS.contains(&name) {
+        let is_host = !value.contains('/') && is_url_of_request(&format!("http://{value}/"));
+        return (!is_host).then(|| "is not a host; expected HOST or HOST:PORT without http://".to_owned());
+    }
+    let (_, example) = NAMES.iter().find(|(other, _)| *other == name)?;
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let wrong = value.chars().find(|c| !is_legal(*c))?;
+    Some(format!(
+        "contains the character {wrong:?}; expected letters, digits, '-', '_' and '.', such as {example}, without quotes and spaces"
+    ))
+}
+
+fn problem_of_base(value: &str) -> Option<String> {
+    let has_end = value.contains(['?', '#']);
+    let end = || format!("has a query (?...) or a fragment (#...), which is not supported; {EXPECTED_URL}");
+    problem_of_url(value).or_else(|| has_end.then(end))
+}
+
+fn problem_of_url(value: &str) -> Option<String> {
+    let found = match value {
+        "" => "is empty; unset it, or set a URL",
+        value if !value.contains("://") => "is not a URL, because it has no ://",
+        value if !is_url_of_request(value) => "is not a URL of HTTP",
+        _ => return None,
+    };
+    Some(format!("{found}; {EXPECTED_URL}"))
+}
+
+/// Checks the URL of a server, without a path.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check_base(url: &str) -> Result<(), String> {
+    if is_url_of_request(url) {
+        Ok(())
+    } else {
+        Err("the host contains a character that no host can contain".to_owned())
+    }
+}
+
+/// True for a URL to which a request can be sent. The parsers that the client uses differ in what they accept.
+fn is_url_of_request(text: &str) -> bool {
+    let is_web = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    // The second parser reads the normalized form of the text, as well.
+    let is_uri = |text: &str| text.parse::<Uri>().is_ok_and(|uri| uri.authority().is_some());
+    is_uri(text) && Url::parse(text).is_ok_and(|url| is_uri(url.as_str()) && is_web(url))
+}
+
+/// Returns a field of the JSON document of a service account whose URL is wrong, and what is wrong with it.
+fn problem_of_account(text: &str) -> Option<(String, String)> {
+    let Ok(Value::Object(fields)) = serde_json::from_str(text) else { return None };
+    let problem = |(name, value): (&String, &Value)| {
+        let problem = problem(&name.to_ascii_uppercase(), value.as_str()?)?;
+        Some((name.clone(), problem))
+    };
+    let is_url = |name: &str| BASE_URLS.contains(&name.to_ascii_uppercase().as_str());
+    fields.iter().filter(|(name, _)| is_url(name)).find_map(problem)
 }
 
 fn is_url(name: &str) -> bool {
@@ -127,6 +244,98 @@ mod tests {
             ("AWS_WEB_IDENTITY_TOKEN_FILE", "/home/\u{e9}/token"),
         ] {
             assert_eq!(refused(name, value), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_url_can_contain_is_refused_by_the_name_of_the_variable() {
+        let endpoints = [
+            "",
+            " ",
+            "localhost:9000",
+            "minio:9000",
+            "s3.amazonaws.com",
+            "http://",
+            "http://host:99999",
+            "http://{bucket}.host",
+            "http://h\u{f6}st",
+            "http://host name",
+            " http://host",
+            "http://host ",
+            "http:/host",
+            "ftp://host",
+            "\"http://host\"",
+            "http://[::zz]",
+            "http://host/?k=hidden",
+            "http://host/#hidden",
+        ];
+        for name in [
+            "AWS_ENDPOINT",
+            "AWS_ENDPOINT_URL",
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_ENDPOINT_URL_STS",
+            "AWS_Endpoint",
+            "AWS_METADATA_ENDPOINT",
+            "AZURE_STORAGE_ENDPOINT",
+            "AZURE_ENDPOINT",
+            "AZURE_AUTHORITY_HOST",
+            "AZURITE_BLOB_STORAGE_URL",
+            "GOOGLE_BASE_URL",
+        ] {
+            for value in endpoints {
+                let error = refused(name, value).unwrap_or_else(|| panic!("{name}={value:?} is accepted"));
+                assert!(error.starts_with(name) && error.contains("http://"), "{error}");
+                assert!(!error.contains("hidden"), "{error}");
+            }
+            for value in ["http://host:9000", "https://host/path/", "http://[::1]:9000", "HTTPS://HOST"] {
+                assert_eq!(refused(name, value), None, "{name}={value}");
+            }
+        }
+        for (name, value, expected) in [
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "localhost:1", "http://"),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "v2/creds", "begins with /"),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/a b", "begins with /"),
+            ("AZURE_MSI_ENDPOINT", "localhost:1", "http://"),
+            ("IDENTITY_ENDPOINT", "localhost:1", "http://"),
+            ("AZURE_FABRIC_TOKEN_SERVICE_URL", "localhost:1", "http://"),
+            ("GCE_METADATA_HOST", "http://host", "without http://"),
+            ("GCE_METADATA_HOST", "a b", "without http://"),
+            ("AWS_REGION", "\"eu-central-1\"", "such as eu-central-1"),
+            ("AWS_REGION", "eu-central-1 ", "such as eu-central-1"),
+            ("AWS_REGION", "", "such as eu-central-1"),
+            ("AWS_DEFAULT_REGION", "eu central", "such as eu-central-1"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "\"account\"", "such as myaccount"),
+            ("AZURE_TENANT_ID", "'tenant'", "such as contoso"),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", r#"{"gcs_base_url": "localhost:1"}"#, "gcs_base_url"),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", r#"{"gcs_base_url": ""}"#, "gcs_base_url"),
+        ] {
+            let error = refused(name, value).unwrap_or_else(|| panic!("{name}={value:?} is accepted"));
+            assert!(error.starts_with(name) && error.contains(expected), "{error}");
+        }
+        for (name, value) in [
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1/creds?id=1"),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials/a?b"),
+            ("IDENTITY_ENDPOINT", "http://169.254.169.254/msi/token"),
+            ("GCE_METADATA_HOST", "169.254.169.254:80"),
+            ("AWS_REGION", "eu-central-1"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "devstoreaccount1"),
+            ("AWS_PROXY_URL", "proxy:3128"),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", r#"{"gcs_base_url": "http://127.0.0.1:4443"}"#),
+        ] {
+            assert_eq!(refused(name, value), None, "{name}");
+        }
+        assert_eq!(check(&[("AWS_ENDPOINT", "http://host"), ("AWS_REGION", "")], false), Ok(()));
+    }
+
+    #[test]
+    fn a_service_account_file_with_a_malformed_url_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        std::fs::write(path, r#"{"private_key": "hidden", "gcs_base_url": "localhost:1"}"#).unwrap();
+        for name in ["GOOGLE_SERVICE_ACCOUNT", "SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"] {
+            let error = refused(name, path).unwrap();
+            assert!(error.starts_with(name) && error.contains("gcs_base_url"), "{error}");
+            assert!(!error.contains("hidden"), "{error}");
         }
     }
 

@@ -22,6 +22,10 @@ const READ_ONLY: i32 = 30;
 /// Errors of the operating system about a path that another attempt has as well: not a folder, too long, too many symbolic links.
 const WRONG_PATHS: [i32; 3] = [20, 36, 40];
 
+/// Errors about a file with a token that a caller exchanges for credentials. The file is missing or can't be read.
+const UNREADABLE_TOKENS: [&str; 3] =
+    ["Failed to read token file", "Failed to read EKS token file", "Error reading federated token file"];
+
 impl Failure {
     pub(crate) fn of(error: &object_store::Error) -> Self {
         match error {
@@ -66,7 +70,8 @@ impl Failure {
         // Without a region, or with a wrong one, Amazon redirects.
         let is_redirect = text.contains("Received redirect without LOCATION");
         let is_expired = ["<Code>ExpiredToken", "<Code>InvalidToken"].iter().any(|code| text.contains(code));
-        if is_redirect || is_expired || has_status(&["401", "403"]) {
+        let has_no_token = UNREADABLE_TOKENS.iter().any(|begin| text.contains(begin));
+        if is_redirect || is_expired || has_no_token || has_status(&["401", "403"]) {
             return Self::Denied;
         }
         if has_status(&["404", "410"]) || text.contains(NOTHING_ANSWERS) {
@@ -104,6 +109,8 @@ pub(crate) fn describe(error: &object_store::Error) -> Described {
             text.replace_range(from..from + length + end.len(), &short);
         }
     }
+    // A response without a body, such as one to HEAD, has no further text.
+    text.truncate(text.trim_end_matches([' ', ':']).len());
     Described(text)
 }
 
@@ -132,6 +139,7 @@ mod tests {
         assert_eq!(of("Received non-partial response when range requested"), Failure::Unsupported);
         assert_eq!(of("the store answered with status 501"), Failure::Unsupported);
         assert_eq!(of("Received redirect without LOCATION, this normally indicates"), Failure::Denied);
+        assert_eq!(of("Failed to read token file '/t': No such file or directory"), Failure::Denied);
         assert_eq!(of("connection refused"), Failure::Temporary);
         assert_eq!(of("HTTP error: no store answers at a:9: Connection refused"), Failure::Missing);
         let local = |code: i32| {
@@ -156,6 +164,8 @@ mod tests {
             "{text}"
         );
         assert!(describe(&generic("<html><body>no</body></html>")).to_string().ends_with("(a web page)"));
+        let refused = describe(&generic("Server returned non-2xx status code: 403 Forbidden: ")).to_string();
+        assert!(refused.ends_with("403 Forbidden"), "{refused}");
         assert!(describe(&generic("<Error>cut")).to_string().ends_with("<Error>cut"));
     }
 }

@@ -16,11 +16,12 @@ use crate::{
     store::{
         answers::{AnsweringConnector, Answers},
         aws_profile,
-        credential_checks::check,
+        credential_checks::{check, check_base},
         credentials::Credentials,
         redacting::Redacting,
         retries::RetryingConnector,
         secrets::Secrets,
+        sent::{NotingConnector, Sent},
     },
 };
 
@@ -30,12 +31,12 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// Variables of the environment that Azure's client reads, in addition to those with its prefix.
-const OF_AZURE: [&str; 2] = ["IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
-/// Variable of the environment that Google's client reads, in addition to those with its prefix.
-const OF_GOOGLE: [&str; 1] = ["SERVICE_ACCOUNT"];
+const OF_AZURE: [&str; 3] = ["AZURITE_BLOB_STORAGE_URL", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
+/// Variables of the environment that Google's client reads, in addition to those with its prefix.
+const OF_GOOGLE: [&str; 4] = ["GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT", "SERVICE_ACCOUNT"];
 
 /// Opens a store. Its settings are those in the environment, or those that a caller has `given`. Neither an error of this function nor one
-/// of the store contains the value of a secret variable.
+/// of the store contains the value of a secret variable, or a temporary credential.
 ///
 /// # Errors
 /// A description, which names the variable that is wrong.
@@ -54,6 +55,8 @@ pub(crate) fn remote(
         retry_timeout: config.retry_timeout,
     };
     let inner = RetryingConnector::new(config.concurrent_requests, given.is_some());
+    let sent = Sent::default();
+    let inner = NotingConnector { inner, sent: sent.clone() };
     let connector = AnsweringConnector { inner, answers: answers.clone() };
     // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
     let key = ClientConfigKey::Timeout;
@@ -67,8 +70,13 @@ pub(crate) fn remote(
             let value = |key: AmazonS3ConfigKey| builder.get_config_value(&key);
             let allows_http = value(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
             check_encrypted(value(AmazonS3ConfigKey::Endpoint), allows_http, "AWS_ALLOW_HTTP")?;
+            let is_given = |key: AmazonS3ConfigKey| value(key).is_some();
+            check_keys(
+                is_given(AmazonS3ConfigKey::AccessKeyId),
+                is_given(AmazonS3ConfigKey::SecretAccessKey),
+            )?;
             let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
-            redacted(builder.with_http_connector(connector).build(), &used)
+            redacted(builder.with_http_connector(connector).build(), &used, sent)
         }
         "gs" => {
             let (builder, used) = google(given)?;
@@ -76,7 +84,7 @@ pub(crate) fn remote(
             check(&used, is_of_caller)?;
             let builder = builder.with_url(url.as_str()).with_retry(retry);
             let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
-            redacted(builder.with_http_connector(connector).build(), &used)
+            redacted(builder.with_http_connector(connector).build(), &used, sent)
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
             let (builder, used) = azure(given)?;
@@ -89,27 +97,30 @@ pub(crate) fn remote(
             let endpoint = value(AzureConfigKey::Endpoint).filter(|_| !is_emulator);
             check_encrypted(endpoint, allows_http, "AZURE_ALLOW_HTTP")?;
             let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
-            redacted(builder.with_http_connector(connector).build(), &used)
+            redacted(builder.with_http_connector(connector).build(), &used, sent)
         }
         "http" | "https" => {
             let base = &url[..url::Position::BeforePath];
+            check_base(base)?;
             let builder = HttpBuilder::new().with_url(base).with_retry(retry);
             let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
             let builder = builder.with_config(key, timeout).with_http_connector(connector);
-            redacted(builder.build(), &[])
+            redacted(builder.build(), &[], sent)
         }
         scheme => Err(format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")),
     }
 }
 
-/// Returns the store that was built with these variables. Neither its errors nor the one of building it contain a secret.
+/// Returns the store that was built with these variables. Neither its errors nor the one of building it contain a secret, also none that was
+/// `sent` to it.
 fn redacted<S: ObjectStore>(
     built: object_store::Result<S>,
     variables: &[(&str, &str)],
+    sent: Sent,
 ) -> Result<Arc<dyn ObjectStore>, String> {
-    let secrets = Secrets::of(variables);
+    let secrets = Secrets::with_sent(variables, sent);
     let store = built.map_err(|error| secrets.redact(&error.to_string()))?;
-    Ok(if secrets.is_empty() { Arc::new(store) } else { Arc::new(Redacting::new(Arc::new(store), secrets)) })
+    Ok(Arc::new(Redacting::new(Arc::new(store), secrets)))
 }
 
 /// Returns the settings for S3, and the variables that contain them. In this process, these are those of the environment and of the AWS
@@ -212,6 +223,19 @@ fn check_encrypted(endpoint: Option<String>, allows_http: Option<String>, name: 
     ))
 }
 
+/// Checks that an access key has both parts, if it has one.
+///
+/// # Errors
+/// The name of the variable that is missing.
+fn check_keys(has_id: bool, has_secret: bool) -> Result<(), String> {
+    let (given, missing) = match (has_id, has_secret) {
+        (true, false) => ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        (false, true) => ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+        (true, true) | (false, false) => return Ok(()),
+    };
+    Err(format!("{given} is set, but {missing} is not; set both, or unset {given} to use other credentials"))
+}
+
 /// True for the values of variables that mean true.
 fn is_true(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y")
@@ -255,6 +279,15 @@ mod tests {
         assert!(error.contains("/missing.json"), "{error}");
     }
 
+    #[test]
+    fn an_access_key_without_its_other_part_is_refused_by_the_name_of_that_one() {
+        let error = check_keys(true, false).unwrap_err();
+        assert!(error.contains("AWS_SECRET_ACCESS_KEY is not"), "{error}");
+        let error = check_keys(false, true).unwrap_err();
+        assert!(error.contains("AWS_ACCESS_KEY_ID is not"), "{error}");
+        assert_eq!((check_keys(true, true), check_keys(false, false)), (Ok(()), Ok(())));
+    }
+
     /// Builds a store with the variables of a caller, and asks it for an object. It returns the error of the first that fails.
     async fn failure(url: &str, variables: &[(&str, &str)]) -> String {
         let given =
@@ -279,6 +312,8 @@ mod tests {
         let with_user = format!("http://user:{SECRET}@{address}");
         let (base, line) = (format!("http://{address}"), format!("{SECRET}\n"));
         let (uri, text) = (format!("{base}/{SECRET}"), format!("\"{SECRET}\""));
+        let with_query = format!("{base}/?k={SECRET}");
+        let no_url = format!(r#"{{"private_key": "{SECRET}", "gcs_base_url": "localhost:1"}}"#);
         let account = format!(r#"{{"private_key": "x", "gcs_base_url": "{with_user}"}}"#);
         let deep = format!(
             r#"{{"client_email": {{"a": "{SECRET}"}}, "private_key": "{SECRET}", "private_key_id": "a"}}"#
@@ -335,6 +370,23 @@ mod tests {
                 of(&[("AZURE_STORAGE_ACCOUNT_NAME", "a"), ("AZURE_STORAGE_TOKEN", &line)]),
                 "AZURE_STORAGE_TOKEN",
             ),
+            (
+                "s3://b/x",
+                aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_ENDPOINT", &with_query)]),
+                "AWS_ENDPOINT",
+            ),
+            ("s3://b/x", of(&[("AWS_ENDPOINT", "localhost:9000")]), "AWS_ENDPOINT"),
+            ("s3://b/x", of(&[("AWS_REGION", "\"eu-central-1\"")]), "AWS_REGION"),
+            ("s3://b/x", of(&[("AWS_METADATA_ENDPOINT", "localhost:1")]), "AWS_METADATA_ENDPOINT"),
+            ("s3://b/x", of(&[("AWS_ACCESS_KEY_ID", "AK")]), "AWS_SECRET_ACCESS_KEY"),
+            ("s3://b/x", aws(&[("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_PROXY_URL", "::")]), ""),
+            (
+                "az://c/x",
+                of(&[("AZURE_STORAGE_ACCOUNT_NAME", "a"), ("AZURE_STORAGE_ENDPOINT", "localhost:1")]),
+                "AZURE_STORAGE_ENDPOINT",
+            ),
+            ("gs://b/x", of(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &no_url)]), "gcs_base_url"),
+            ("https://{bucket}.host/x", of(&[]), "host"),
         ] {
             let variables: Vec<(&str, &str)> =
                 variables.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -5,20 +5,17 @@ use std::{fs, ops::Range, path::Path, sync::Arc};
 use object_store::Error;
 use serde_json::Value;
 
-use super::{shown_url::user_of, unescaped::Unescaped};
+use super::{
+    secret::{MIN_CHARS, Secret},
+    sent::Sent,
+    shown_url::user_of,
+    unescaped::Unescaped,
+};
 
-/// Minimum length of a value that is redacted, in characters. Shorter ones occur in texts by chance.
-const MIN_CHARS: usize = 4;
-/// Minimum length of a value that is redacted also inside of other words, in characters. Shorter values occur there by chance.
-const MIN_PART_CHARS: usize = 8;
 /// Shorter lines of a value are not redacted, in characters.
 const MIN_LINE_CHARS: usize = 8;
 /// Maximum size of a file of credentials whose contents are redacted, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Values that are not redacted: those of tests and emulators, and names of algorithms.
-const WELL_KNOWN: &[&str] =
-    &["AES256", "aws:kms", "aws:kms:dsse", "dummy", "fake", "minioadmin", "mock", "sse-c", "test", "testing"];
-
 /// Variables, without their prefix, whose values are shown in errors: names, places, times and switches. All others are secret.
 const PUBLIC: &[&str] = &[
     "ACCESS_KEY_ID",
@@ -28,6 +25,7 @@ const PUBLIC: &[&str] = &[
     "APPLICATION_CREDENTIALS",
     "AUTHORITY_HOST",
     "AUTHORITY_ID",
+    "AZURITE_BLOB_STORAGE_URL",
     "BASE_URL",
     "BUCKET",
     "BUCKET_NAME",
@@ -49,6 +47,9 @@ const PUBLIC: &[&str] = &[
     "FABRIC_TOKEN_SERVICE_URL",
     "FABRIC_WORKLOAD_HOST",
     "FEDERATED_TOKEN_FILE",
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
+    "GCE_METADATA_ROOT",
     "HTTP1_ONLY",
     "HTTP2_KEEP_ALIVE_INTERVAL",
     "HTTP2_KEEP_ALIVE_TIMEOUT",
@@ -119,20 +120,16 @@ const PUBLIC_FIELDS: &[&str] = &[
 #[derive(Clone, Default)]
 pub(super) struct Secrets {
     secrets: Arc<[Secret]>,
-}
-
-/// A secret of a variable.
-struct Secret {
-    /// Name of its variable.
-    name: String,
-    verbatim: Vec<u8>,
-    /// The secret without escapes and white space.
-    unescaped: Vec<u8>,
-    /// True if it is replaced only as a whole word.
-    is_word: bool,
+    /// Secrets that requests to the store contained.
+    sent: Sent,
 }
 
 impl Secrets {
+    /// Secrets of the variables that configure a store, and of the files that they name, with those that are `sent` to it. Blocks.
+    pub(super) fn with_sent(variables: &[(&str, &str)], sent: Sent) -> Self {
+        Self { sent, ..Self::of(variables) }
+    }
+
     /// Secrets of the variables that configure a store, and of the files that they name. Blocks.
     pub(super) fn of(variables: &[(&str, &str)]) -> Self {
         let mut texts = Vec::new();
@@ -150,24 +147,23 @@ impl Secrets {
         }
         texts.sort_by(|(a, _), (b, _)| a.cmp(b));
         texts.dedup_by(|(a, _), (b, _)| a == b);
-        let secrets = texts.into_iter().map(|(text, name)| {
-            let unescaped = Unescaped::of(&text).bytes;
-            let shortest = text.chars().count().min(unescaped.len());
-            Secret { name, verbatim: text.into_bytes(), unescaped, is_word: shortest < MIN_PART_CHARS }
-        });
-        Self { secrets: secrets.collect() }
+        let secrets = texts.into_iter().map(|(text, name)| Secret::new(name, text));
+        Self { secrets: secrets.collect(), sent: Sent::default() }
     }
 
     /// True if there is nothing to replace.
-    pub(super) fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.secrets.is_empty()
     }
 
     /// Replaces each secret in `text` by the name of its variable, however its characters are escaped and wrapped.
     pub(super) fn redact(&self, text: &str) -> String {
+        let sent = self.sent.secrets();
+        let secrets: Vec<&Secret> = self.secrets.iter().chain(sent.iter().map(AsRef::as_ref)).collect();
         // A character before a secret can look like the begin of an escape, so that the secret is found only as it is.
-        let mut found = self.found(&Unescaped::verbatim(text), |secret| &secret.verbatim);
-        found.extend(self.found(&Unescaped::of(text), |secret| &secret.unescaped));
+        let mut found = found(&secrets, &Unescaped::verbatim(text), |secret| &secret.verbatim);
+        found.extend(self::found(&secrets, &Unescaped::of(text), |secret| &secret.unescaped));
         for (place, _) in &mut found {
             // A secret that is no text after its escapes can begin or end inside of a character.
             *place = text.floor_char_boundary(place.start)..text.ceil_char_boundary(place.end);
@@ -184,22 +180,6 @@ impl Secrets {
         }
         redacted.push_str(&text[end..]);
         redacted
-    }
-
-    /// Returns the places of the secrets in a text. If several secrets begin at one place, only the longest is returned. Places can overlap.
-    /// `form` selects the form of the secrets that is searched.
-    fn found(&self, text: &Unescaped, form: fn(&Secret) -> &[u8]) -> Vec<(Range<usize>, &Secret)> {
-        let longest = |at: usize| {
-            let fits = |secret: &&Secret| {
-                let form = form(secret);
-                form.len() >= MIN_CHARS
-                    && text.bytes[at..].starts_with(form)
-                    && (!secret.is_word || text.is_word(at, at + form.len()))
-            };
-            let secret = self.secrets.iter().filter(fits).max_by_key(|secret| form(secret).len())?;
-            Some((text.place(at, at + form(secret).len()), secret))
-        };
-        (0..text.bytes.len()).filter_map(longest).collect()
     }
 
     /// Replaces each secret in an error. Its kind stays the same.
@@ -236,6 +216,26 @@ impl Secrets {
             other => Error::Generic { store: "object store", source: text(&other).into() },
         }
     }
+}
+
+/// Returns the places of secrets in a text. If several secrets begin at one place, only the longest is returned, and of those the first.
+/// Places can overlap. `form` selects the form of the secrets that is searched.
+fn found<'a>(
+    secrets: &[&'a Secret],
+    text: &Unescaped,
+    form: fn(&Secret) -> &[u8],
+) -> Vec<(Range<usize>, &'a Secret)> {
+    let longest = |at: usize| {
+        let fits = |secret: &&&'a Secret| {
+            let form = form(secret);
+            form.len() >= MIN_CHARS
+                && text.bytes[at..].starts_with(form)
+                && (!secret.is_word || text.is_word(at, at + form.len()))
+        };
+        let secret = *secrets.iter().rev().filter(fits).max_by_key(|secret| form(secret).len())?;
+        Some((text.place(at, at + form(secret).len()), secret))
+    };
+    (0..text.bytes.len()).filter_map(longest).collect()
 }
 
 /// The name of a variable without the prefix of its store, in capital letters.
@@ -309,8 +309,7 @@ fn add_user(texts: &mut Vec<(String, String)>, name: &str, url: &str) {
 fn add_text(texts: &mut Vec<(String, String)>, name: &str, text: &str) {
     let text = text.trim();
     let url = url::Url::parse(text).map(String::from).unwrap_or_default();
-    let is_secret = |text: &String| text.chars().count() >= MIN_CHARS && !WELL_KNOWN.contains(&text.as_str());
-    let forms = [text.to_owned(), url].into_iter().filter(is_secret);
+    let forms = [text.to_owned(), url].into_iter().filter(|form| Secret::is_redacted(form));
     texts.extend(forms.map(|form| (form, name.to_owned())));
 }
 
@@ -457,6 +456,24 @@ mod tests {
         let secrets = Secrets::of(&[("GOOGLE_APPLICATION_CREDENTIALS", path)]);
         let shown = secrets.redact(&format!("{path}: unknown variant `hidden-token`"));
         assert_eq!(shown, format!("{path}: unknown variant `(value of GOOGLE_APPLICATION_CREDENTIALS)`"));
+    }
+
+    #[test]
+    fn a_secret_that_was_sent_is_replaced_and_one_of_a_variable_keeps_its_name() {
+        let sent = Sent::default();
+        let secrets = Secrets::with_sent(&[("AWS_SESSION_TOKEN", "static-token")], sent.clone());
+        for token in ["static-token", "token/abc=", "test"] {
+            let mut request = object_store::client::HttpRequest::new(Vec::new().into());
+            request.headers_mut().insert("x-amz-security-token", token.parse().unwrap());
+            sent.note_request(&request);
+        }
+        for (text, expected) in [
+            ("a token token%2Fabc%3D", "a token (value of x-amz-security-token)"),
+            ("static-token", "(value of AWS_SESSION_TOKEN)"),
+            ("a test", "a test"),
+        ] {
+            assert_eq!(secrets.redact(text), expected);
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use crate::Error;
 
 /// Text in place of a part that may be secret.
 const HIDDEN: &str = "(not shown)";
+/// Form of [`HIDDEN`] without white space.
+const HIDDEN_WORD: &str = "\0";
 /// Schemes that make a text a URL, even with too few slashes. Such a text is a mistake, not a path.
 const SCHEMES: [&str; 11] =
     ["file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "http", "https"];
@@ -20,13 +22,28 @@ const ACCOUNT_HOSTS: [&str; 4] = [
     ".dfs.fabric.microsoft.com",
     ".blob.fabric.microsoft.com",
 ];
+/// Characters after a URL in a message.
+const QUOTES: [char; 10] = ['\'', '"', '`', ')', ']', '>', ':', ';', ',', '.'];
 /// Maximum length of the name of a container.
 const MAX_CONTAINER: usize = 63;
 
-/// Returns a URL, or a text that contains one, with `(not shown)` in place of users, passwords, queries and fragments. Paths stay the
+/// Returns a URL, or a text that contains some, with `(not shown)` in place of users, passwords, queries and fragments. Paths stay the
 /// same. Logs, errors, events and the API contain no other form of a URL that was not [checked](check_url).
 pub fn shown_url(text: &str) -> String {
     Parts::of(text).map_or_else(|| text.to_owned(), |parts| parts.to_string())
+}
+
+/// Returns a message with the [shown](shown_url) form of each URL in it. A URL ends at white space.
+pub fn shown_text(text: &str) -> String {
+    let shown = |word: &str| {
+        let url = word.trim_end_matches(|c: char| c.is_whitespace() || QUOTES.contains(&c));
+        let (url, rest) = word.split_at(url.len());
+        format!("{}{rest}", shown_url(url))
+    };
+    // A part that is not shown already is one word.
+    let words = text.replace(HIDDEN, HIDDEN_WORD);
+    let shown: String = words.split_inclusive(char::is_whitespace).map(shown).collect();
+    shown.replace(HIDDEN_WORD, HIDDEN)
 }
 
 /// Checks that a path or URL has no part that may be secret. [`Location::parse`](crate::Location::parse) does this check, too.
@@ -37,7 +54,7 @@ pub fn check_url(url: &str) -> Result<(), Error> {
     let Some(parts) = Parts::of(url) else { return Ok(()) };
     let detail = if !parts.is_whole() {
         // A path can contain a URL; the parser of URLs finds another scheme in other texts.
-        if url.starts_with('/') || !url.contains("://") {
+        if url.starts_with('/') && !parts.has_user() {
             return Ok(());
         }
         "expected a path, or a URL that begins with its scheme"
@@ -48,6 +65,8 @@ pub fn check_url(url: &str) -> Result<(), Error> {
          in a name as %3F"
     } else if parts.fragment.is_some() {
         "a fragment (#...) is not supported; write a # in a name as %23"
+    } else if parts.has_user() {
+        "the path contains another URL with a user or password; expected one URL, with credentials in the environment"
     } else if !parts.start.ends_with("//") {
         "expected a path, or a URL with :// after its scheme"
     } else {
@@ -98,6 +117,16 @@ impl<'a> Parts<'a> {
     fn is_whole(&self) -> bool {
         self.start[..self.before].trim_start_matches(is_blank).is_empty()
     }
+
+    /// Returns the next URL, which the path contains.
+    fn next(&self) -> Option<Self> {
+        if self.place.contains("://") { Self::of(self.place) } else { None }
+    }
+
+    /// True if this URL or one in its path has a user or a password.
+    fn has_user(&self) -> bool {
+        self.user.is_some() || self.next().is_some_and(|next| next.has_user())
+    }
 }
 
 impl fmt::Display for Parts<'_> {
@@ -105,7 +134,11 @@ impl fmt::Display for Parts<'_> {
         let Self { start, user, place, query, fragment, .. } = self;
         let part = |part: &Option<&str>| if part.is_some() { HIDDEN } else { "" };
         let sign = |part: &Option<&str>, sign: &'static str| if part.is_some() { sign } else { "" };
-        write!(f, "{start}{}{}{place}", part(user), sign(user, "@"))?;
+        write!(f, "{start}{}{}", part(user), sign(user, "@"))?;
+        match self.next() {
+            Some(next) => write!(f, "{next}")?,
+            None => f.write_str(place)?,
+        }
         write!(f, "{}{}{}{}", sign(query, "?"), part(query), sign(fragment, "#"), part(fragment))
     }
 }
@@ -241,5 +274,43 @@ mod tests {
             assert_eq!(shown_url(text), shown);
         }
         check_url("/data/x://y?z").expect("it is a path");
+    }
+
+    #[test]
+    fn each_url_of_a_text_is_shown_without_secrets_and_the_text_is_refused() {
+        for (text, shown) in [
+            ("s3://b/x,s3://u:SECRET@b/y", "s3://b/x,s3://(not shown)@b/y"),
+            ("https://h/a https://u:SECRET@h/b", "https://h/a https://(not shown)@h/b"),
+            ("file:///a,https://u:SECRET@h/b", "file:///a,https://(not shown)@h/b"),
+            ("/a,https://u:SECRET@h/b", "/a,https://(not shown)@h/b"),
+            ("http://h:80/x,http://SECRET@h/b?SECRET", "http://h:80/x,http://(not shown)@h/b?(not shown)"),
+            ("https://u:SECRET@h,https://v:SECRET@i", "https://(not shown)@h,https://(not shown)@i"),
+            ("s3://a/b,s3://c/d,s3://SECRET@e/f", "s3://a/b,s3://c/d,s3://(not shown)@e/f"),
+            ("s3://a,s3://SECRET@e/f", "s3://(not shown)@e/f"),
+            ("https://h/a?SECRET https://u:SECRET@h/b", "https://h/a?(not shown)"),
+        ] {
+            assert_eq!(shown_url(text), shown);
+            let Err(error) = check_url(text) else { panic!("{text} is accepted") };
+            let error = error.to_string();
+            assert!(error.contains(shown) && !error.contains("SECRET"), "{error}");
+        }
+        check_url("s3://bucket/copy/of/https://host/x").expect("it has no secret");
+    }
+
+    #[test]
+    fn each_url_of_a_message_is_shown_without_secrets() {
+        for (text, shown) in [
+            (
+                "error: invalid value 'http://u:SECRET@h:1' for '--http <HOST:PORT>': expected HOST:PORT\n\nTry '--help'.",
+                "error: invalid value 'http://(not shown)@h:1' for '--http <HOST:PORT>': expected HOST:PORT\n\nTry '--help'.",
+            ),
+            ("'dns:u:SECRET@h:1': expected HOST:PORT", "(not shown)@h:1': expected HOST:PORT"),
+            ("can't read https://h/?SECRET: no file", "can't read https://h/?(not shown): no file"),
+            ("see https://h/x#a (or a@b)", "see https://h/x#(not shown) (or a@b)"),
+            ("what? s3://b/x", "what? s3://b/x"),
+        ] {
+            assert_eq!(shown_text(text), shown);
+            assert_eq!(shown_text(shown), shown);
+        }
     }
 }

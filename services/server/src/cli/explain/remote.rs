@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use forebay_explain::{At, Format};
 use forebay_proto::{Encoding, v1};
+use forebay_storage::{check_url, shown_url};
 use serde::Deserialize;
 
 use super::wanted::Wanted;
@@ -27,12 +28,18 @@ impl Remote {
     /// system's (PEM).
     ///
     /// # Errors
-    /// If a file can't be read or is malformed.
+    /// If a file can't be read or is malformed, or the URL has a part that may be secret.
     pub(super) fn new(
         url: &str,
         token_file: Option<&Path>,
         authority: Option<&Path>,
     ) -> anyhow::Result<Self> {
+        ensure!(
+            check_url(url).is_ok(),
+            "--server: '{}': expected http://HOST:PORT or https://HOST:PORT, without a user, password or query; the token is in the \
+             file of --token-file",
+            shown_url(url)
+        );
         let read =
             |path: &Path| std::fs::read(path).with_context(|| format!("can't read {}", path.display()));
         let mut client = reqwest::Client::builder();
@@ -99,6 +106,20 @@ impl Remote {
         match serde_json::from_slice::<Refusal>(&body) {
             Ok(Refusal { error }) => bail!("{error}"),
             Err(_) => bail!("{}: {status}: {}", self.url, String::from_utf8_lossy(&body).trim_end()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_a_secret_is_refused_and_not_shown() {
+        for url in ["http://u:SECRET@h:1", "u:SECRET@h:1", "https://h:1/?token=SECRET"] {
+            let Err(error) = Remote::new(url, None, None) else { panic!("{url} is accepted") };
+            let error = error.to_string();
+            assert!(error.contains("(not shown)") && !error.contains("SECRET"), "{error}");
         }
     }
 }
