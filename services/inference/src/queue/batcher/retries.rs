@@ -227,16 +227,16 @@ impl Batcher {
         let again: Vec<RequestId> =
             flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();
         let failed_at = (cause == Cause::Worker).then_some(worker);
-        if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice()) {
-            if cause != Cause::Worker || !self.tries_again(worker, *alone) {
-                match cause {
-                    Cause::Worker | Cause::Size => self.convict(now, *alone),
-                    // The requests of its tenant would fail as well if they were apart from others, and so would those of others.
-                    Cause::Features => {}
-                }
-                self.remove(*alone);
-                return Some(again);
+        if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice())
+            && (cause != Cause::Worker || !self.tries_again(worker, *alone))
+        {
+            match cause {
+                Cause::Worker | Cause::Size => self.convict(now, *alone),
+                // The requests of its tenant would fail as well if they were apart from others, and so would those of others.
+                Cause::Features => {}
             }
+            self.remove(*alone);
+            return Some(again);
         }
         let classes = self.classes(&again);
         let parts = match (classes.len(), again.len()) {
