@@ -2,7 +2,7 @@
 
 use datafusion_common::{DataFusionError, SchemaError};
 
-use crate::{exact::literals, hints};
+use crate::{hints, literal_text};
 
 /// Error of compiling or evaluating an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +29,8 @@ impl Error {
     /// The error with literals as they are written.
     pub(crate) fn without_metadata(self) -> Self {
         match self {
-            Self::Invalid(message) => Self::Invalid(literals::without_metadata(message)),
-            Self::Failed(message) => Self::Failed(literals::without_metadata(message)),
+            Self::Invalid(message) => Self::Invalid(literal_text::without_metadata(message)),
+            Self::Failed(message) => Self::Failed(literal_text::without_metadata(message)),
             other => other,
         }
     }

@@ -29,6 +29,7 @@ mod guard;
 mod hints;
 mod identity;
 mod intervals;
+mod literal_text;
 mod lower;
 mod nan;
 mod nulls;

@@ -6,7 +6,6 @@ use arrow_cast::cast;
 use arrow_schema::DataType;
 use datafusion_common::Result;
 
-use super::side::plain;
 use crate::{
     digits,
     functions::calendar::{DATED, ends, per_second},
@@ -15,7 +14,8 @@ use crate::{
 /// Returns true if values of the type `from` can be without a result in a cast to the type `to`.
 pub(super) fn has_limits(from: &DataType, to: &DataType) -> bool {
     let is_time = matches!(to, DataType::Time32(_) | DataType::Time64(_));
-    match plain(from) {
+    match from {
+        DataType::Dictionary(_, value) => has_limits(value, to),
         decimal if decimal.is_decimal() => to.is_string(),
         DataType::Timestamp(..) => to.is_string() || is_time || *to == DataType::Date32,
         DataType::Date32 | DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) => to.is_string(),

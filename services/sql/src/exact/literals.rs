@@ -18,10 +18,8 @@ use datafusion_expr::{BinaryExpr, Case, Cast, Expr, TryCast, expr::InList};
 use datafusion_sql::sqlparser::ast;
 
 use super::{number::Number, place};
-use crate::{Error, ValueSet, values::member::member_of};
+use crate::{Error, ValueSet, literal_text::TEXT, values::member::member_of};
 
-/// Key of the text in the metadata of a literal.
-const TEXT: &str = "forebay.text";
 /// Key of the text of a call of `NULLIF` in the metadata of the null of the `CASE` that it becomes.
 const NULLIF: &str = "forebay.nullif";
 
@@ -318,25 +316,6 @@ pub(super) fn text_of_nullif(case: &Case) -> Option<&str> {
     let [(_, null)] = &case.when_then_expr[..] else { return None };
     let Expr::Literal(_, Some(metadata)) = &**null else { return None };
     metadata.inner().get(NULLIF).map(String::as_str)
-}
-
-/// Replaces literals that carry a text by this text in a message of DataFusion, which shows them with their metadata.
-pub(crate) fn without_metadata(mut message: String) -> String {
-    const START: &str = " FieldMetadata { inner: {\"";
-    const END: &str = "\"} }";
-    while let Some(start) = message.find(START) {
-        let Some(length) = message[start..].find(END) else { break };
-        let entry = &message[start + START.len()..start + length];
-        let shown = match entry.strip_prefix(TEXT).and_then(|rest| rest.strip_prefix("\": \"")) {
-            Some(text) => {
-                let literal = message[..start].rfind("Float64(").unwrap_or(start);
-                format!("{}{text}", &message[..literal])
-            }
-            None => message[..start].to_owned(),
-        };
-        message = shown + &message[start + length + END.len()..];
-    }
-    message
 }
 
 /// The text of a numeric literal with a fraction or an exponent; `None` for other parts.
