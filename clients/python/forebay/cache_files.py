@@ -31,7 +31,7 @@ SHOWN_FILES = 3
 def check_unmarked(folder: Path) -> None:
     """Checks that a folder may become a cache folder: the places of the server in it have no files of other programs, or a server has used it.
 
-    The server checks `columns` itself.
+    The server checks only `columns` when it starts.
 
     Raises:
         ServerStartError: A file has another origin. `forebay cache --clear` could not tell it from those of the server.

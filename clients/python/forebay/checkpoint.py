@@ -150,12 +150,12 @@ def check_dataset(state: Mapping[str, Any], given: Mapping[str, Any], url: str |
 
 
 def _check_mixture(saved: Mapping[str, Any], given: Mapping[str, Any], is_of_open: bool) -> None:
-    """Checks that a state and a request mix the same datasets, unless the request mixes none, which `merged` checks.
+    """Checks that a state and a request mix the same datasets. Does nothing if the request has no mixture: `merged` checks that case.
 
     Equal plans do not show this: a snapshot identifies files by their names, sizes and modification times.
 
     Raises:
-        CheckpointMismatchError: They mix others.
+        CheckpointMismatchError: The mixed datasets differ.
     """
     then, now = ([mixed.get("dataset") for mixed in request.get("mix") or ()] for request in (saved, given))
     if not now or then == now:

@@ -243,8 +243,9 @@ class Client:
                 several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
             seed: Shuffle seed. 0 is a regular seed, and None is the same as 0: the order never depends on chance.
             shuffle: True or None for windows of the server's default size, a number for windows of that number of rows, or False for the
-                order of the files. After `load_state_dict`, None has the mode of the state. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order":
-                True}`, `{"global": {}}` or `{"none": {}}`.
+                order of the files. After `load_state_dict`, None means the mode of the state, and True means windows of the size in the
+                state. Also a mode of the protocol: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}`
+                or `{"none": {}}`.
             partitions: Number of partitions of the dataset. Each has its own order, and every global batch has the same number
                 of rows from each. A rank reads the blocks of its own partitions only, the same in every epoch. The number must
                 divide the global batch. The same as `"partitions"` in `shuffle`. Default: 1.

@@ -464,9 +464,9 @@ def _absolute(name: str, url: str | os.PathLike[str]) -> str:
 
 
 def _normal(name: str, url: str) -> str:
-    """Returns a URL without the blanks around it, and with its scheme in lower case, as the server reads it.
+    """Returns a URL with its scheme in lower case and without white space around it. That after a `file:` URL is kept, as a part of a name.
 
-    Other spellings would be other datasets, and would be read without the credentials of this process.
+    Otherwise, other spellings would be other datasets, and would be read without the credentials of this process.
 
     Raises:
         RequestError: The URL has a control character, such as a tab, which parsers of URLs leave out.

@@ -181,9 +181,10 @@ def is_unused(folder: Path) -> bool:
 
 
 def held(folder: Path) -> AbstractContextManager[bool]:
-    """Keeps servers from using a cache folder until the context ends. Its value is false if one uses it.
+    """Keeps servers from using a cache folder until the context ends. Its value is false if one uses the folder.
 
-    The file of the lock must not be removed: a server that has opened it would lock it afterwards, and the next server a new file.
+    The file of the lock must not be removed: a server that has already opened it would lock the removed file, the next server would lock a new
+    one, and both would use the folder.
     """
     return _held(folder, fcntl.LOCK_EX)
 

@@ -41,7 +41,7 @@ HINTS = {
 
 
 def checked(method: Method) -> Method:
-    """Returns a method whose errors for arguments that it does not have name the right ones.
+    """Wraps a method: for an unknown argument, its TypeError names the argument to use instead.
 
     Raises:
         TypeError: On a call with such an argument.

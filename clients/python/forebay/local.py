@@ -131,10 +131,10 @@ class LocalServer:
         """Connects to the server.
 
         Args:
-            blocks: True to wait, without a limit, if more connections wait to be accepted than the server allows, as when it is suspended.
+            blocks: True to wait without a time limit while the server's queue of connections is full, as when it is suspended.
 
         Raises:
-            BlockingIOError: It is so, and `blocks` is false.
+            BlockingIOError: The queue is full, and `blocks` is false.
             OSError: No server listens.
         """
         connection = socket.socket(socket.AF_UNIX)
@@ -184,7 +184,7 @@ class LocalServer:
             self._compared = pid
             version = get(self.http_address(), "/api/v1/overview", VERSION_TIMEOUT_S)["server"]["version"]
         except (OSError, ValueError, LookupError, TypeError):
-            # The dashboard has a port that the system chose, or the server ends.
+            # The port of the dashboard is unknown if the system chose it. The server may also be stopping.
             return
         if version != __version__:
             LOG.warning(
@@ -215,7 +215,7 @@ class LocalServer:
             variables = last["variables"] if settings is None and "variables" in last else path_variables()
             self._start(last.get("settings", {}) if continues else settings or {}, last, variables, continues)
         except OSError as error:
-            # Errors of the package have a message alone.
+            # An OSError that this package raises has a message, but no error number.
             reason = f"{error.filename or self.folder}: {error.strerror}" if error.strerror else str(error)
             raise ServerStartError(f"the server does not start: {reason}; its socket and its log are in {self.folder}") from error
 

@@ -292,8 +292,8 @@ impl Batcher {
         self.leave(now, id);
     }
 
-    /// Removes a request that is not answered because it has no more time, or its caller does not wait. If the request is the suspected cause
-    /// of a failed batch, it is treated as the cause.
+    /// Removes a request that is not answered because it has no more time, or its caller does not wait. If the request may be the cause of a failed
+    /// batch, its tenant shares no batches for a while, as if the request had failed alone.
     fn leave(&mut self, now: Time, id: RequestId) {
         self.suspect(now, id);
         self.remove(id);

@@ -15,8 +15,8 @@ pub(super) fn shown(text: &str) -> String {
     without_secrets(text, values.map(|value| value.to_string_lossy().into_owned()))
 }
 
-/// Returns a text with the shown form of each of the `values` that it contains, and of other URLs. The end of a URL with white space is known
-/// only of a value.
+/// Returns a text with the shown form of each of the `values` that it contains, and of other URLs. A URL with white space is recognized only if it
+/// is one of `values`. Otherwise, a URL in a text ends at white space.
 fn without_secrets(text: &str, values: impl Iterator<Item = String>) -> String {
     let mut shown = text.to_owned();
     for value in values {

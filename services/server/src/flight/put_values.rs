@@ -101,7 +101,7 @@ pub(super) async fn store(
     Ok(PutResult { app_metadata: encoding.encode(&PutValuesResult { count }).into() })
 }
 
-/// A received set, which is charged to its caller until it is stored, also if the caller disconnects.
+/// A received set. It counts against the caller's limit of incoming bytes until it is stored, even if the caller disconnects.
 struct Charged {
     encoded: BytesMut,
     _charge: Charge,

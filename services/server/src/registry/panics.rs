@@ -7,8 +7,8 @@ use futures::FutureExt;
 /// Reason of an error in place of a panic, whose message is in the log.
 const PANICKED: &str = "the server panicked, which is a bug; its log has the message";
 
-/// Runs `work`. If it panics, the outcome is the error that `panicked` returns for a reason. `work` must leave everything that others use as
-/// it was until it returns.
+/// Runs `work`. If it panics, returns the error that `panicked` makes of the reason. `work` must not change shared data before its last step, so
+/// that a panic leaves none of it half changed.
 pub(super) async fn caught<T, E>(
     work: impl Future<Output = Result<T, E>>,
     panicked: impl FnOnce(&'static str) -> E,

@@ -117,7 +117,7 @@ impl Values {
         let upload = Upload { sha256: sha256.to_owned(), encoded, charge, now };
         let mut tenant = self.tenants.lock(&owner_of(tenant)).await;
         let values = self.clone();
-        // A caller that disconnects must not interrupt it between the state and what this server knows of it.
+        // It has a task of its own: if the caller disconnects, the state and what this server knows of it still change together.
         let storing = tokio::spawn(async move {
             let stored = match values.reserve(&mut tenant, &upload).await {
                 Ok(charge_name) => {
@@ -145,7 +145,7 @@ impl Values {
         if !self.fits(tenant, upload) {
             self.make_room(tenant, upload).await?;
         }
-        // It is counted before it is written, because a write that fails may be done all the same.
+        // It is counted before it is written: a write that returns an error may have reached the state.
         tenant.writing(&upload.sha256, upload.charge.bytes, upload.now);
         Ok(tenant.charge_of(&upload.sha256))
     }
@@ -189,7 +189,8 @@ impl Values {
     /// Evicts sets of a tenant until there is room for a new one: their charges are deleted.
     ///
     /// # Errors
-    /// As [`put`](Self::put). No set is evicted if that makes too little room.
+    /// As [`put`](Self::put). No set is evicted if all sets that can give way would make too little room. If charges cannot be deleted, others may
+    /// have been evicted before the error.
     async fn make_room(&self, tenant: &mut Tenant, upload: &Upload) -> Result<(), Error> {
         let is_listed = tenant.listed.is_some_and(|begun| begun.elapsed() < self.listed_for);
         if is_listed && self.giving_way(tenant, upload, &HashMap::new()).is_none() {
@@ -231,8 +232,8 @@ impl Values {
         Ok(())
     }
 
-    /// Returns the sets of a tenant to evict for a new one: those first that no job uses, and then those that were not used for the longest
-    /// time. `None` if there would still be no room. `used` has the times at which jobs last used the sets.
+    /// Returns the sets of a tenant to evict for a new one: first the sets to which no job record refers, by their upload, then the others,
+    /// by their last upload or use. `None` if there would still be no room. `used` has the times at which jobs last used the sets.
     fn giving_way(&self, tenant: &Tenant, upload: &Upload, used: &HashMap<&str, f64>) -> Option<Vec<String>> {
         let can_give_way = |set: &str, kept: &Kept| {
             set != upload.sha256 && is_old(kept.uploaded, upload.now) && !self.stored.is_in_use(set)

@@ -93,7 +93,7 @@ pub(crate) fn shown(part: &Expr) -> String {
     }
 }
 
-/// A part whose literals, comparisons and calls of `NULLIF` are names that are their texts.
+/// Returns `part` with each literal, comparison and `NULLIF` call replaced by a column whose name is its text.
 fn written(part: &Expr) -> Expr {
     let name = |text: String| {
         let named = Expr::Column(Column::new_unqualified(text));
@@ -116,7 +116,7 @@ fn written(part: &Expr) -> Expr {
     written.map_or_else(|_| part.clone(), |written| written.data)
 }
 
-/// The text of `NULLIF` for a `CASE` with the same result, which it becomes; `None` for others.
+/// The text of the `NULLIF` call that a `CASE` is equal to; `None` for another `CASE`.
 fn nullif(case: &Case) -> Option<String> {
     let ([(when, then)], Some(otherwise)) = (&case.when_then_expr[..], &case.else_expr) else { return None };
     let is_null = matches!(&**then, Expr::Literal(value, _) if value.is_null());

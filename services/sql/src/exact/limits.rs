@@ -1,5 +1,6 @@
-//! Values without a result in a cast, for which Arrow has a wrong result or an error also in `TRY_CAST`: decimals with more digits than their
-//! type as texts, dates and timestamps beyond the calendar as texts, dates and times of day, and integers beyond a day as times of day.
+//! Values that a cast must refuse, although Arrow returns a wrong result for them, or fails even in `TRY_CAST`. They are decimals with more
+//! digits than their type (to text), dates and timestamps beyond the calendar (to text, `DATE` or `TIME`), and integers outside of a day (to
+//! `TIME`).
 
 use arrow_array::{Array, ArrayRef, cast::AsArray, types::Int64Type};
 use arrow_cast::cast;

@@ -20,7 +20,7 @@ use datafusion_sql::sqlparser::ast;
 use super::{number::Number, place};
 use crate::{Error, ValueSet, literal_text::TEXT, values::member::member_of};
 
-/// Key of the text of a call of `NULLIF` in the metadata of the null of the `CASE` that it becomes.
+/// Metadata key of the text of a `NULLIF` call. The call becomes a `CASE`, and the null literal of this `CASE` carries the text.
 const NULLIF: &str = "forebay.nullif";
 
 /// A set of values with its name.

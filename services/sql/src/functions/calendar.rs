@@ -11,8 +11,8 @@ pub(super) const DAY: i64 = 86_400;
 /// Nanoseconds of a second.
 pub(super) const NANOSECONDS: i64 = 1_000_000_000;
 
-/// Years in which dates and timestamps become text, dates and times of day, and have parts such as the month. Local times of a zone do, too, except
-/// on the first and the last day.
+/// Years in which a date or timestamp can be converted to text, `DATE` or `TIME`, and has parts such as a month. With a time zone, the first and the
+/// last day of this range are excluded.
 pub(crate) const DATED: &str = "years -262,143 to 262,142";
 
 /// Least and greatest value of a type of dates or timestamps that is in [these years](DATED), and of a type of times of day; `None` for other types.

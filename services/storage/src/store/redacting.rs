@@ -1,4 +1,4 @@
-//! A store whose errors contain no secrets of the variables with which it was built, and whose panics are errors.
+//! A store whose errors contain no secrets of its variables and of the requests that were sent, and whose panics are errors.
 //!
 //! The clients of `object_store` panic if the URL or a header of a request is malformed, which a temporary credential can cause.
 

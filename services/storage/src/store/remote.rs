@@ -111,8 +111,8 @@ pub(crate) fn remote(
     }
 }
 
-/// Returns the store that was built with these variables. Neither its errors nor the one of building it contain a secret, also none that was
-/// `sent` to it.
+/// Returns the store that was built with these variables. Its errors, and an error of building it, contain no secret of the variables or of
+/// requests that were `sent`.
 fn redacted<S: ObjectStore>(
     built: object_store::Result<S>,
     variables: &[(&str, &str)],

@@ -232,7 +232,7 @@ impl Batcher {
         {
             match cause {
                 Cause::Worker | Cause::Size => self.convict(now, *alone),
-                // The requests of its tenant would fail as well if they were apart from others, and so would those of others.
+                // The lookup is the cause. It also fails for other tenants, so that setting this tenant apart would not help.
                 Cause::Features => {}
             }
             self.remove(*alone);

@@ -50,9 +50,9 @@ impl Batcher {
         })
     }
 
-    /// Records that a request failed alone at `worker`. True if it is tried again, because another worker is trusted: once, and in
-    /// addition after each failure at a worker that is not trusted, which says nothing about the request. While all trusted workers
-    /// are overdue, the second attempt is at `worker`.
+    /// Records that a request failed alone at `worker`. Returns true if the request gets another attempt. It gets none unless another worker is
+    /// trusted. After a failure at a trusted worker it gets one, and a failure at a worker that is not trusted does not count. While all
+    /// other trusted workers are overdue, the attempt is at `worker`.
     pub(super) fn tries_again(&mut self, worker: WorkerId, id: RequestId) -> bool {
         let mut others = self.workers.iter().filter(|(other, _)| **other != worker);
         if !others.any(|(_, other)| other.record.is_trusted()) {
@@ -119,8 +119,8 @@ impl Batcher {
         self.set_apart(now, tenant);
     }
 
-    /// Sets the tenant of a request apart if the request has a trial, which it leaves. Otherwise, a tenant whose requests fail could
-    /// withdraw each before it fails alone.
+    /// Sets the tenant of a request apart if the trial of the request is still open. Called before the request is withdrawn or expires: otherwise,
+    /// a tenant could withdraw each failing request before it fails alone.
     pub(super) fn suspect(&mut self, now: Time, id: RequestId) {
         let Some(request) = self.requests.get(&id) else { return };
         if request.trial.is_some_and(|batch| self.trials.contains_key(&batch)) {

@@ -9,7 +9,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Tenants that have sent sets to this server, by the part of the names of their charges that identifies them. Cheap to clone.
+/// Tenants whose charges this server has written or deleted. The key is the part of a charge's name that identifies the tenant. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Tenants {
     tenants: Arc<parking_lot::Mutex<HashMap<String, Arc<Mutex<Tenant>>>>>,
@@ -53,7 +53,7 @@ pub(super) struct Listed {
 }
 
 impl Tenants {
-    /// Waits until no other task changes the charges of a tenant.
+    /// Locks a tenant. While the guard is held, no other task of this server lists or deletes its charges. Uploads may still write them.
     pub(super) async fn lock(&self, owner: &str) -> OwnedMutexGuard<Tenant> {
         let new = || Arc::new(Mutex::new(Tenant { owner: owner.to_owned(), ..Tenant::default() }));
         let tenant = Arc::clone(self.tenants.lock().entry(owner.to_owned()).or_insert_with(new));
