@@ -212,9 +212,9 @@ pub fn main() -> ExitCode {
             let shown = shown(&text);
             // A closed output cannot be reported.
             if !refusal.use_stderr() || shown == text {
-                drop(refusal.print())
+                drop(refusal.print());
             } else {
-                eprint!("{shown}")
+                eprint!("{shown}");
             }
             return ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2));
         }
