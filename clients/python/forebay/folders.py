@@ -15,8 +15,8 @@ from forebay.errors import ServerStartError
 
 # Variables of the server with the path of a file or folder, or for the state perhaps a URL.
 PATH_VARIABLES = ("FOREBAY_CACHE_DIR", "FOREBAY_CONFIG", "FOREBAY_STATE")
-# What servers create in a cache folder besides its lock: the state, unless they have another one, and what is cached. The folder of
-# `cache_dir` can have files of other programs.
+# Names that servers create in a cache folder: the folder `state`, if the setting `state` names no other place, the lock, and the cached
+# data. The folder of `cache_dir` can contain files of other programs.
 STATE, LOCK = "state", "lock"
 CACHED = ("columns", "footers", "indexes", "members.json")
 POLL_S = 0.01

@@ -54,7 +54,7 @@ impl Cache {
         run(&self.words())
     }
 
-    /// Returns the words of the command for the Python package.
+    /// Returns the arguments with which the Python package runs the same command.
     fn words(&self) -> Vec<&'static str> {
         let flags = [(self.clear, "--clear"), (self.state, "--state")];
         let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));

@@ -4,20 +4,13 @@ use std::{sync::Arc, thread, time::Duration};
 
 use arrow_array::{
     Array, ArrayRef, Date32Array, DurationMicrosecondArray, DurationSecondArray, Float32Array, Float64Array,
-    Int64Array, LargeStringArray, RecordBatch, StringArray, StringViewArray, TimestampMicrosecondArray,
+    Int64Array, LargeStringArray, StringArray, StringViewArray, TimestampMicrosecondArray,
     TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
 };
 use arrow_schema::{DataType, TimeUnit};
-use forebay_sql::{Error, Expression, ScalarValue};
+use forebay_sql::{Error, ScalarValue};
 
-fn try_evaluate(text: &str, columns: &[(&str, ArrayRef)]) -> Result<ArrayRef, Error> {
-    let columns = columns.iter().map(|(name, column)| (*name, Arc::clone(column), true));
-    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
-    let expression = Expression::column(&format!("{text} AS y"), &batch.schema())?;
-    let values = expression.evaluate(&batch.project(expression.inputs()).unwrap())?;
-    assert_eq!(values.data_type(), expression.field().data_type(), "{text}");
-    Ok(values)
-}
+use super::try_evaluate;
 
 fn evaluate(text: &str, columns: &[(&str, ArrayRef)]) -> Vec<String> {
     shown(&try_evaluate(text, columns).unwrap_or_else(|error| panic!("{text}: {error}")))

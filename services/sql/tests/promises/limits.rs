@@ -4,22 +4,15 @@ use std::sync::Arc;
 
 use arrow_array::{
     ArrayRef, Date32Array, Date64Array, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array,
-    DictionaryArray, Int32Array, Int64Array, RecordBatch, Time32SecondArray, TimestampMicrosecondArray,
+    DictionaryArray, Int32Array, Int64Array, Time32SecondArray, TimestampMicrosecondArray,
     TimestampMillisecondArray, TimestampSecondArray, UInt64Array, types::Int8Type,
 };
 use arrow_buffer::i256;
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::DataType::{self, Decimal128};
-use forebay_sql::{Error, Expression};
+use forebay_sql::Error;
 
-fn try_evaluate(text: &str, columns: &[(&str, ArrayRef)]) -> Result<ArrayRef, Error> {
-    let columns = columns.iter().map(|(name, column)| (*name, Arc::clone(column), true));
-    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
-    let expression = Expression::column(&format!("{text} AS y"), &batch.schema())?;
-    let values = expression.evaluate(&batch.project(expression.inputs()).unwrap())?;
-    assert_eq!(values.data_type(), expression.field().data_type(), "{text}");
-    Ok(values)
-}
+use super::try_evaluate;
 
 /// The values of the rows. A null is an empty text.
 fn evaluate(text: &str, columns: &[(&str, ArrayRef)]) -> Vec<String> {

@@ -158,7 +158,7 @@ fn problem_of_url(value: &str) -> Option<String> {
 /// Checks the URL of a server, without a path.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that says why no request can be sent to the URL.
 pub(super) fn check_base(url: &str) -> Result<(), String> {
     if is_url_of_request(url) {
         Ok(())
