@@ -1,21 +1,19 @@
 //! Digits of decimals. Arrow computes values with more digits than their type has, and drops the last ones of them in text.
 
-use std::{
-    fmt,
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, PrimitiveArray, RecordBatch,
+    Array, ArrayRef, PrimitiveArray,
     cast::AsArray,
     types::{Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType},
 };
 use arrow_buffer::i256;
 use arrow_schema::{DataType, Schema};
 use datafusion_common::{Result, exec_err};
-use datafusion_expr::{ColumnarValue, Operator};
+use datafusion_expr::Operator;
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, expressions::BinaryExpr};
+
+use crate::followed::{Followed, Step};
 
 /// Wraps a part that can compute decimals with more digits than their type has: arithmetic and `round`. The other functions check their results
 /// themselves.
@@ -31,7 +29,7 @@ pub(crate) fn with_own_digits(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> R
     if !(is_arithmetic || is_round()) || !part.data_type(schema)?.is_decimal() {
         return Ok(part);
     }
-    Ok(Arc::new(OwnDigits { part }))
+    Ok(Followed::<OwnDigits>::after(part))
 }
 
 /// Positions of the values with more digits than their type has. Empty for types other than decimals.
@@ -80,73 +78,19 @@ pub(crate) fn shown(array: &ArrayRef, row: usize) -> String {
     }
 }
 
-/// A part whose decimals have at most the digits of their type.
-#[derive(Debug, Eq)]
-struct OwnDigits {
-    part: Arc<dyn PhysicalExpr>,
-}
+/// Checks that decimals have at most the digits of their type.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct OwnDigits;
 
-// A derived implementation moves out of the pointer: https://github.com/rust-lang/rust/issues/78808
-impl PartialEq for OwnDigits {
-    fn eq(&self, other: &Self) -> bool {
-        self.part.eq(&other.part)
-    }
-}
-
-impl Hash for OwnDigits {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.part.hash(state);
-    }
-}
-
-impl fmt::Display for OwnDigits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.part.fmt(f)
-    }
-}
-
-fn check(decimals: &ArrayRef) -> Result<()> {
-    let Some(row) = rows_beyond(decimals).first().copied() else { return Ok(()) };
-    exec_err!(
-        "Arithmetic overflow: the result {} has more digits than its type {} holds",
-        shown(decimals, row),
-        decimals.data_type()
-    )
-}
-
-impl PhysicalExpr for OwnDigits {
-    fn data_type(&self, schema: &Schema) -> Result<DataType> {
-        self.part.data_type(schema)
-    }
-
-    fn nullable(&self, schema: &Schema) -> Result<bool> {
-        self.part.nullable(schema)
-    }
-
-    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        let decimals = self.part.evaluate(batch)?;
-        match &decimals {
-            ColumnarValue::Array(decimals) => check(decimals)?,
-            ColumnarValue::Scalar(decimal) => check(&decimal.to_array()?)?,
+impl Step for OwnDigits {
+    fn apply(decimals: &ArrayRef) -> Result<ArrayRef> {
+        match rows_beyond(decimals).first() {
+            None => Ok(Arc::clone(decimals)),
+            Some(row) => exec_err!(
+                "Arithmetic overflow: the result {} has more digits than its type {} holds",
+                shown(decimals, *row),
+                decimals.data_type()
+            ),
         }
-        Ok(decimals)
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.part]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let Ok([part]) = <[_; 1]>::try_from(children) else {
-            return exec_err!("{self}: expected one part");
-        };
-        Ok(Arc::new(Self { part }))
-    }
-
-    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.part.fmt_sql(f)
     }
 }

@@ -9,10 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use arrow_array::{Array, BooleanArray, RecordBatch, cast::AsArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Schema};
 use datafusion_common::{
-    Result, ScalarValue, exec_err,
+    Result, exec_err,
     tree_node::{Transformed, TreeNode},
 };
 use datafusion_expr::{ColumnarValue, Operator};
@@ -27,6 +27,7 @@ use datafusion_physical_expr::{
 use crate::{
     digits::with_own_digits,
     exact::{cast::exact, function},
+    followed::{Followed, Step},
     nan::{has_floats, with_one_nan},
     time_of_day::checked,
     values::member::is_member_test,
@@ -141,69 +142,19 @@ fn one_nan(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn Physi
     if has_one_nan || !has_floats(&part.data_type(schema)?) {
         return Ok(part);
     }
-    Ok(Arc::new(OneNan { part }))
+    Ok(OneNan::after(part))
 }
 
 /// A part whose NaNs all have the bits of the canonical NaN.
-#[derive(Debug, Eq)]
-struct OneNan {
-    part: Arc<dyn PhysicalExpr>,
-}
+type OneNan = Followed<Canonical>;
 
-// A derived implementation moves out of the pointer: https://github.com/rust-lang/rust/issues/78808
-impl PartialEq for OneNan {
-    fn eq(&self, other: &Self) -> bool {
-        self.part.eq(&other.part)
-    }
-}
+/// Gives each NaN the bits of the canonical NaN.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Canonical;
 
-impl Hash for OneNan {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.part.hash(state);
-    }
-}
-
-impl fmt::Display for OneNan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.part.fmt(f)
-    }
-}
-
-impl PhysicalExpr for OneNan {
-    fn data_type(&self, schema: &Schema) -> Result<DataType> {
-        self.part.data_type(schema)
-    }
-
-    fn nullable(&self, schema: &Schema) -> Result<bool> {
-        self.part.nullable(schema)
-    }
-
-    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        Ok(match self.part.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(with_one_nan(&values)?),
-            ColumnarValue::Scalar(value) => {
-                let value = with_one_nan(&value.to_array()?)?;
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?)
-            }
-        })
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.part]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let Ok([part]) = <[_; 1]>::try_from(children) else {
-            return exec_err!("{self}: expected one part");
-        };
-        Ok(Arc::new(Self { part }))
-    }
-
-    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.part.fmt_sql(f)
+impl Step for Canonical {
+    fn apply(values: &ArrayRef) -> Result<ArrayRef> {
+        Ok(with_one_nan(values)?)
     }
 }
 

@@ -23,6 +23,7 @@ mod error;
 mod evaluation;
 mod exact;
 mod expression_identity;
+mod followed;
 pub mod functions;
 mod growth;
 mod guard;
