@@ -38,7 +38,7 @@ pub struct Server {
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
     _http_runtime: HttpRuntime,
     _cache_dir: Arc<CacheDir>,
 }
@@ -123,7 +123,7 @@ impl Server {
             exit_when_idle: settings.exit_when_idle,
             stop,
             serving,
-            _tasks: tasks,
+            tasks,
             _http_runtime: http_runtime,
             _cache_dir: cache_dir,
         })
@@ -150,21 +150,29 @@ impl Server {
     /// Serves until SIGTERM, SIGINT or the end of the time without a connection (`exit_when_idle`), then drains.
     ///
     /// # Errors
-    /// If the signal handlers can't be installed.
-    pub async fn run_until_signal(self) -> anyhow::Result<()> {
+    /// If the signal handlers can't be installed, or a background task panics. The server drains then too: without the task it would continue
+    /// incompletely, for example without forming batches of a queue.
+    pub async fn run_until_signal(mut self) -> anyhow::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut tasks = std::mem::take(&mut self.tasks);
+        let mut outcome = Ok(());
         tokio::select! {
             _ = terminate.recv() => tracing::info!("received SIGTERM"),
             _ = interrupt.recv() => tracing::info!("received SIGINT"),
             time = self.unused() => tracing::info!("no connection for {}", humantime::format_duration(time)),
+            () = panicked(&mut tasks) => {
+                let message = "a background task panicked, which is a bug; the message of the panic is in the log";
+                tracing::error!("{message}; the server stops, so that it can be started again");
+                outcome = Err(anyhow::anyhow!(message));
+            }
         }
         tokio::select! {
             () = self.drain() => {}
             _ = interrupt.recv() => tracing::warn!("received SIGINT again, stopping at once"),
         }
-        Ok(())
+        outcome
     }
 
     /// Reports that the server is not ready, and rejects new calls after `drain_delay`. Waits up to the grace period for running
@@ -216,10 +224,42 @@ impl Server {
     }
 }
 
+/// Waits until one of the tasks panics.
+async fn panicked(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if ended.is_err_and(|error| error.is_panic()) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
 /// Drains the histograms of the recorder, which otherwise keep every sample until the next scrape.
 async fn keep_up(recorder: PrometheusHandle) {
     loop {
         tokio::time::sleep(UPKEEP_INTERVAL).await;
         recorder.run_upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_background_task_that_panics_is_noticed_and_others_may_end() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        tasks.spawn(std::future::pending()).abort();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(panicked(&mut tasks).now_or_never().is_none());
+        assert!(tasks.is_empty(), "the tasks that ended are not kept");
+        tasks.spawn(std::future::pending());
+        tasks.spawn(async { panic!("hidden") });
+        panicked(&mut tasks).await;
     }
 }
