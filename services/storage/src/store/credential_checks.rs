@@ -95,15 +95,7 @@ pub(super) fn check(variables: &[(&str, &str)], is_of_caller: bool) -> Result<()
         if is_checked && has_user(value) || account_has_user(account.as_deref().unwrap_or(value)) {
             return wrong("contains a URL with a user or a password, which is not supported; remove them");
         }
-        let is_without_endpoint =
-            || !variables.iter().any(|(name, _)| BASE_URLS.contains(&self::short(name).as_str()));
-        let problem = match short {
-            "REGION" | "DEFAULT_REGION" if value.is_empty() && is_without_endpoint() => {
-                Some("is empty; unset it, or set the region of the bucket, such as eu-central-1".to_owned())
-            }
-            _ => problem(short, value),
-        };
-        if let Some(problem) = problem {
+        if let Some(problem) = problem(short, value) {
             return wrong(&problem);
         }
         let account = account.as_deref().or_else(|| (short == "SERVICE_ACCOUNT_KEY").then_some(*value));
@@ -302,7 +294,6 @@ mod tests {
             ("GCE_METADATA_HOST", "a b", "without http://"),
             ("AWS_REGION", "\"eu-central-1\"", "such as eu-central-1"),
             ("AWS_REGION", "eu-central-1 ", "such as eu-central-1"),
-            ("AWS_REGION", "", "such as eu-central-1"),
             ("AWS_DEFAULT_REGION", "eu central", "such as eu-central-1"),
             ("AZURE_STORAGE_ACCOUNT_NAME", "\"account\"", "such as myaccount"),
             ("AZURE_TENANT_ID", "'tenant'", "such as contoso"),
@@ -324,7 +315,6 @@ mod tests {
         ] {
             assert_eq!(refused(name, value), None, "{name}");
         }
-        assert_eq!(check(&[("AWS_ENDPOINT", "http://host"), ("AWS_REGION", "")], false), Ok(()));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use ring::digest::{Context, SHA256};
 /// First bytes of the text that [`Credentials::proof`] hashes.
 const PROOF_DOMAIN: &[u8] = b"forebay credentials 1\n";
 
-/// Variables of a caller's environment for an object store, such as `AWS_ACCESS_KEY_ID`. Their values are never printed.
+/// Variables of a caller's environment for an object store, such as `AWS_ACCESS_KEY_ID`. Their values are never printed. An empty variable
+/// counts as not set, as it does for boto3, because templates of deployments leave variables empty.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     variables: BTreeMap<String, String>,
@@ -48,9 +49,15 @@ impl Credentials {
         Self { variables: variables.collect() }
     }
 
+    /// Variables that are set, with their values.
+    fn set(&self) -> impl Iterator<Item = (&str, &str)> {
+        let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        variables.filter(|(_, value)| !value.is_empty())
+    }
+
     /// Returns a variable.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str)
+        self.set().find(|(set, _)| *set == name).map(|(_, value)| value)
     }
 
     /// Adds what a file sets, as the variable of the same meaning.
@@ -64,8 +71,7 @@ impl Credentials {
             let is_key = name.starts_with(prefix) && name.to_ascii_lowercase().parse::<K>().is_ok();
             is_key || others.contains(&name)
         };
-        let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        variables.filter(|(name, _)| is_known(name)).collect()
+        self.set().filter(|(name, _)| is_known(name)).collect()
     }
 
     /// Sets each variable that begins with `prefix` and that a builder knows.
@@ -75,10 +81,10 @@ impl Credentials {
         prefix: &str,
         set: impl Fn(B, K, String) -> B,
     ) -> B {
-        let known = self.variables.iter().filter(|(name, _)| name.starts_with(prefix));
+        let known = self.set().filter(|(name, _)| name.starts_with(prefix));
         let known =
             known.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse::<K>().ok()?, value)));
-        known.fold(builder, |builder, (key, value)| set(builder, key, value.clone()))
+        known.fold(builder, |builder, (key, value)| set(builder, key, value.to_owned()))
     }
 }
 
@@ -90,6 +96,8 @@ impl fmt::Debug for Credentials {
 
 #[cfg(test)]
 mod tests {
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+
     use super::*;
 
     fn credentials(settings: &[(&str, &str)]) -> Credentials {
@@ -111,6 +119,16 @@ mod tests {
         ] {
             assert_ne!(given.proof(), other.proof());
         }
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_not_set() {
+        let given = credentials(&[("AWS_ENDPOINT", ""), ("AWS_REGION", "eu-central-1")]);
+        assert_eq!((given.get("AWS_ENDPOINT"), given.get("AWS_REGION")), (None, Some("eu-central-1")));
+        assert_eq!(given.known::<AmazonS3ConfigKey>("AWS_", &[]), [("AWS_REGION", "eu-central-1")]);
+        let builder = given.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config);
+        assert_eq!(builder.get_config_value(&AmazonS3ConfigKey::Endpoint), None);
+        assert_eq!(builder.get_config_value(&AmazonS3ConfigKey::Region).as_deref(), Some("eu-central-1"));
     }
 
     #[test]

@@ -129,13 +129,12 @@ fn redacted<S: ObjectStore>(
 /// # Errors
 /// The selected profile is missing, or its credentials are of a kind that is not supported.
 fn amazon(given: Option<&Credentials>) -> Result<(AmazonS3Builder, Credentials), String> {
-    if let Some(given) = given {
-        let builder = given.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config);
-        return Ok((builder, given.clone()));
+    let mut used = given.cloned().unwrap_or_else(|| Credentials::of_environment("AWS_", &[]));
+    let set = used.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config);
+    if given.is_some() {
+        return Ok((set, used));
     }
-    let environment = AmazonS3Builder::from_env();
-    let builder = aws_profile::apply(environment.clone(), |name| std::env::var(name).ok())?;
-    let mut used = Credentials::of_environment("AWS_", &[]);
+    let builder = aws_profile::apply(set.clone(), |name| std::env::var(name).ok())?;
     for (key, name) in [
         (AmazonS3ConfigKey::AccessKeyId, "AWS_ACCESS_KEY_ID"),
         (AmazonS3ConfigKey::SecretAccessKey, "AWS_SECRET_ACCESS_KEY"),
@@ -144,7 +143,7 @@ fn amazon(given: Option<&Credentials>) -> Result<(AmazonS3Builder, Credentials),
         (AmazonS3ConfigKey::Endpoint, "AWS_ENDPOINT_URL"),
     ] {
         let value = builder.get_config_value(&key);
-        if value != environment.get_config_value(&key) {
+        if value != set.get_config_value(&key) {
             used.add(name, value.unwrap_or_default());
         }
     }
@@ -158,16 +157,22 @@ fn amazon(given: Option<&Credentials>) -> Result<(AmazonS3Builder, Credentials),
 fn google(given: Option<&Credentials>) -> Result<(GoogleCloudStorageBuilder, Credentials), String> {
     let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
     let usual = home.map(|home| home.join(".config/gcloud/application_default_credentials.json"));
+    let set = GoogleCloudStorageBuilder::with_config;
     let Some(given) = given else {
         let mut used = Credentials::of_environment("GOOGLE_", &OF_GOOGLE);
+        let mut builder = GoogleCloudStorageBuilder::new();
+        if let Some(account) = used.get("SERVICE_ACCOUNT") {
+            builder = builder.with_service_account_path(account);
+        }
+        let builder = used.configure(builder, "GOOGLE_", set);
         if let Some(usual) = usual.as_ref().and_then(|usual| usual.to_str())
             && used.get("GOOGLE_APPLICATION_CREDENTIALS").is_none()
         {
+            // The client reads it if it exists.
             used.add("GOOGLE_APPLICATION_CREDENTIALS", usual.to_owned());
         }
-        return Ok((GoogleCloudStorageBuilder::from_env(), used));
+        return Ok((builder, used));
     };
-    let set = GoogleCloudStorageBuilder::with_config;
     let builder = given.configure(GoogleCloudStorageBuilder::new(), "GOOGLE_", set);
     let of_caller = [
         GoogleConfigKey::ServiceAccount,
@@ -190,14 +195,21 @@ fn google(given: Option<&Credentials>) -> Result<(GoogleCloudStorageBuilder, Cre
 /// The caller uses the command line `az`, which this process would run with another configuration.
 fn azure(given: Option<&Credentials>) -> Result<(MicrosoftAzureBuilder, Credentials), String> {
     let mut used = Credentials::of_environment("AZURE_", &OF_AZURE);
-    let Some(given) = given else { return Ok((MicrosoftAzureBuilder::from_env(), used)) };
+    let set = MicrosoftAzureBuilder::with_config;
+    let Some(given) = given else {
+        let mut builder = used.configure(MicrosoftAzureBuilder::new(), "AZURE_", set);
+        if let Some(endpoint) = used.get("IDENTITY_ENDPOINT") {
+            builder = builder.with_msi_endpoint(endpoint);
+        }
+        return Ok((builder, used));
+    };
     let header = used.get("IDENTITY_HEADER").map(str::to_owned);
     used = given.clone();
     if let Some(header) = header {
         // The client takes it from the environment of this process in any case.
         used.add("IDENTITY_HEADER", header);
     }
-    let builder = given.configure(MicrosoftAzureBuilder::new(), "AZURE_", MicrosoftAzureBuilder::with_config);
+    let builder = given.configure(MicrosoftAzureBuilder::new(), "AZURE_", set);
     let uses_cli =
         builder.get_config_value(&AzureConfigKey::UseAzureCli).is_some_and(|value| is_true(&value));
     let differs = |name: &&str| given.get(name) != std::env::var(name).ok().as_deref();
@@ -267,6 +279,8 @@ mod tests {
             opened.map(drop)
         };
         open("s3://bucket/x", &[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")]).unwrap();
+        open("s3://bucket/x", &[("AWS_ENDPOINT", ""), ("AWS_REGION", ""), ("AWS_ACCESS_KEY_ID", "")])
+            .unwrap();
         let plain = [("AWS_ENDPOINT", "http://store.example"), ("AWS_PAGER", "")];
         let error = open("s3://bucket/x", &plain).unwrap_err();
         assert!(error.contains("http://store.example is not encrypted"), "{error}");
