@@ -118,8 +118,8 @@ impl StoredValues {
         let permit = self.reads.acquire().await.map_err(|error| Error::Internal(error.to_string()))?;
         let encoded = match documents.get_bytes(sha256).await {
             Ok(encoded) => encoded,
-            // The client sends it again.
-            Err(error @ forebay_storage::Error::Corrupt { .. }) => {
+            // The client sends it again. No set is stored that exceeds the limit, so that one that does is damaged, too.
+            Err(error @ (forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. })) => {
                 tracing::warn!(%error, "a stored set of values is damaged and treated as missing");
                 None
             }

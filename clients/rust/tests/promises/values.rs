@@ -164,6 +164,27 @@ async fn a_training_sends_its_values_again_to_a_server_whose_state_was_emptied()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_training_sends_its_values_again_if_the_stored_ones_are_damaged() {
+    let folder = TempDir::new().unwrap();
+    let ids = ValueSet::new(&Int64Array::from_iter_values((0..100_000).map(|number| number * 3))).unwrap();
+    let request = filtered("l_orderkey IN (:ids)", &[("ids", &ids)]);
+    let stored = folder.path().join(format!("state/values/{}.values", ids.sha256()));
+    let (mut lengths, mut whole) = (Vec::new(), Vec::new());
+    // The sets of a server that uses them are in its memory.
+    for (number, length) in [None, Some(1000), Some(64 << 20)].into_iter().enumerate() {
+        if let Some(length) = length {
+            std::fs::OpenOptions::new().write(true).open(&stored).unwrap().set_len(length).unwrap();
+        }
+        let server = server(folder.path(), &format!("cache {number}")).await;
+        let client = Client::new([server.grpc().url()], config()).unwrap().with_values([ids.clone()]);
+        whole.push(rows(client.train(&request).await.unwrap()).await);
+        lengths.push(std::fs::metadata(&stored).unwrap().len());
+    }
+    assert!(!whole[0].is_empty() && whole.iter().all(|rows| *rows == whole[0]));
+    assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_blocks_that_can_have_one_of_the_values_are_read_to_count_the_rows() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
