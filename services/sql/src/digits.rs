@@ -15,8 +15,8 @@ use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, expressions::Bi
 
 use crate::followed::{Followed, Step};
 
-/// Wraps a part that can compute decimals with more digits than their type has: arithmetic and `round`. The other functions check their results
-/// themselves.
+/// Wraps a part that can compute decimals with more digits than their type has: arithmetic, `round` and `lcm`. The results of the other functions
+/// have no more digits than their arguments.
 ///
 /// # Errors
 /// If the part has no type in `schema`.
@@ -25,8 +25,11 @@ pub(crate) fn with_own_digits(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> R
         use Operator::{Divide, Minus, Modulo, Multiply, Plus};
         matches!(binary.op(), Plus | Minus | Multiply | Divide | Modulo)
     });
-    let is_round = || part.downcast_ref::<ScalarFunctionExpr>().is_some_and(|call| call.name() == "round");
-    if !(is_arithmetic || is_round()) || !part.data_type(schema)?.is_decimal() {
+    let is_longer = || {
+        let call = part.downcast_ref::<ScalarFunctionExpr>();
+        call.is_some_and(|call| matches!(call.name(), "round" | "lcm"))
+    };
+    if !(is_arithmetic || is_longer()) || !part.data_type(schema)?.is_decimal() {
         return Ok(part);
     }
     Ok(Followed::<OwnDigits>::after(part))

@@ -29,6 +29,7 @@ mod common_number;
 mod common_time;
 mod common_type;
 mod constants;
+mod explicit;
 pub(crate) mod floats;
 pub(crate) mod function;
 pub(crate) mod kind;
@@ -76,6 +77,7 @@ pub(crate) fn with_exact_comparisons(
             }
             Expr::Between(range) => between(range, scope)?,
             Expr::InList(list) => in_list(list, scope)?,
+            Expr::Cast(_) | Expr::TryCast(_) => explicit::cast(part, scope)?,
             Expr::Case(case) => with_operand(case_of_one_type(case, scope)?, scope)?,
             Expr::ScalarFunction(call) if call.name() == "nullif" => nullif(call, scope)?,
             Expr::ScalarFunction(call) if is_member_test(call.name()) => with_type(call, schema)?,

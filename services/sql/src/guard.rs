@@ -29,7 +29,6 @@ use crate::{
     exact::{cast::exact, function},
     followed::{Followed, Step},
     nan::{has_floats, with_one_nan},
-    time_of_day::checked,
     values::member::is_member_test,
 };
 
@@ -40,7 +39,7 @@ use crate::{
 /// If a part has no type in `schema`.
 pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let replaced = expression.transform_up(|part| {
-        let part = one_nan(checked(exact(part, schema)?, schema)?, schema)?;
+        let part = one_nan(exact(part, schema)?, schema)?;
         let Some(binary) = part.downcast_ref::<BinaryExpr>() else {
             return with_own_digits(part, schema).map(Transformed::yes);
         };

@@ -37,7 +37,6 @@ mod nulls;
 mod planner;
 mod prune;
 mod supported;
-mod time_of_day;
 mod values;
 
 use arrow_array::Array;

@@ -7,11 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_cast::CastOptions;
 use arrow_schema::{DataType, Schema};
-use arrow_select::nullif::nullif;
-use datafusion_common::{Result, ScalarValue, exec_err};
+use datafusion_common::{
+    DataFusionError, Result, ScalarValue, exec_datafusion_err, exec_err, format::DEFAULT_CAST_OPTIONS,
+};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::{
     PhysicalExpr,
@@ -65,24 +66,18 @@ impl fmt::Display for ExactCast {
 
 impl ExactCast {
     fn converted(&self, values: &ArrayRef) -> Result<ArrayRef> {
-        if let DataType::Dictionary(_, value) = values.data_type()
-            && limits::has_limits(value, &self.to)
-        {
-            return self.converted(&arrow_cast::cast(values, value)?);
-        }
-        let options = CastOptions { safe: self.safe, ..CastOptions::default() };
-        let has_limits = limits::has_limits(values.data_type(), &self.to);
-        let refused = if has_limits { limits::refused(values, &self.to)? } else { Vec::new() };
-        let Some(first) = refused.first() else { return Ok(floats::cast(values, &self.to, &options)?) };
-        if self.safe {
-            let mut without_result = vec![false; values.len()];
-            refused.iter().for_each(|row| without_result[*row] = true);
-            let others = nullif(values, &BooleanArray::from(without_result))?;
-            return Ok(floats::cast(&others, &self.to, &options)?);
-        }
-        let column = self.value.downcast_ref::<Column>();
-        let column = column.map_or(String::new(), |column| format!(" of column {}", column.name()));
-        exec_err!("CAST{column} to {}: {}", self.to, limits::reason(values, *first, &self.to)?)
+        // The text of a duration is that of other casts.
+        let options = CastOptions { safe: self.safe, ..DEFAULT_CAST_OPTIONS };
+        let within = limits::within(values, &self.to, self.safe);
+        let within = within.map_err(|error| match error {
+            DataFusionError::Execution(reason) => {
+                let column = self.value.downcast_ref::<Column>();
+                let column = column.map_or(String::new(), |column| format!(" of column {}", column.name()));
+                exec_datafusion_err!("CAST{column} to {}: {reason}", self.to)
+            }
+            other => other,
+        })?;
+        Ok(floats::cast(&within, &self.to, &options)?)
     }
 }
 

@@ -163,7 +163,7 @@ fn retyped(field: &Field, values: &ArrayRef) -> Arc<Field> {
 }
 
 /// Type of the items of a list type; `None` for other types.
-fn item(list: &DataType) -> Option<&DataType> {
+pub(super) fn item(list: &DataType) -> Option<&DataType> {
     match list {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             Some(item.data_type())

@@ -32,6 +32,10 @@ const CHANGED: &[(&str, Invoke, Option<Coerce>)] = &[
     ("sqrt", partial::sqrt, None),
     ("strpos", text::strpos, None),
     ("to_timestamp", epoch::to_timestamp, None),
+    ("to_timestamp_micros", epoch::of_units, None),
+    ("to_timestamp_millis", epoch::of_units, None),
+    ("to_timestamp_nanos", epoch::of_units, None),
+    ("to_timestamp_seconds", epoch::of_units, None),
     ("to_unixtime", epoch::to_unixtime, None),
     ("trunc", rounding::trunc, None),
 ];

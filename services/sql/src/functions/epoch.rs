@@ -1,14 +1,16 @@
-//! `to_timestamp` and `to_unixtime`: times as numbers of seconds since 1970.
+//! `to_timestamp` and the like, and `to_unixtime`: times as numbers of seconds or other units since 1970.
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, cast::AsArray, types::*};
+use arrow_cast::CastOptions;
 use arrow_schema::DataType;
 use datafusion_common::{Result, exec_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 use datafusion_functions::datetime::to_timestamp::ToTimestampNanosFunc;
 
 use super::calendar::{NANOSECONDS, per_second, units};
+use crate::exact::floats;
 
 /// Fails for a float without a timestamp. DataFusion takes the nearest one, and 1970 for NaN.
 pub(super) fn to_timestamp(function: &ScalarUDF, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -16,6 +18,18 @@ pub(super) fn to_timestamp(function: &ScalarUDF, call: ScalarFunctionArgs) -> Re
         for seconds in doubles(seconds)?.as_primitive::<Float64Type>().iter().flatten() {
             whole("to_timestamp", seconds * NANOSECONDS as f64, seconds)?;
         }
+    }
+    function.invoke_with_args(call)
+}
+
+/// The functions such as `to_timestamp_millis`. Fails for a decimal of 256 bits that is beyond 64-bit integers. DataFusion takes its lowest 64 bits.
+pub(super) fn of_units(function: &ScalarUDF, mut call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    if let Some(units) = call.args.first_mut()
+        && matches!(units.data_type(), DataType::Decimal256(..))
+    {
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        let decimals = units.clone().into_array(1)?;
+        *units = ColumnarValue::Array(floats::cast(&decimals, &DataType::Int64, &options)?);
     }
     function.invoke_with_args(call)
 }

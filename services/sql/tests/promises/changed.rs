@@ -370,7 +370,7 @@ fn only_texts_of_times_of_day_become_times_of_day() {
     assert_eq!(evaluate("TRY_CAST(s AS TIME)", &columns), expected);
     assert_eq!(evaluate("TRY_CAST('12' AS TIME)", &columns), ["NULL"; 5]);
     let error = failure("CAST('12' AS TIME)", &columns);
-    assert_eq!(error, "Cannot cast string '12' to a time of day, expected hours:minutes:seconds");
+    assert!(error.ends_with("the text '12' is no time of day, expected hours:minutes:seconds"), "{error}");
 }
 
 #[test]
