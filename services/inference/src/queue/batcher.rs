@@ -14,7 +14,7 @@ use super::{
     arrivals::Arrivals,
 };
 use cohort::{Cohort, Cohorts, Place};
-use trial::{Record, Trial};
+use trial::{Apart, Record, Suspicion, Trial, UNSHARED};
 use turns::Turns;
 
 /// Delay of timers for which the decisions allow.
@@ -47,8 +47,10 @@ pub struct Batcher {
     queued: BTreeSet<Place>,
     /// Queued requests by the batches that they may be in.
     cohorts: Cohorts,
-    /// Tenants whose requests share no batches, by their ids, and the time until which.
-    unshared: BTreeMap<u64, Time>,
+    /// Tenants whose requests share no batches, by their ids.
+    unshared: BTreeMap<u64, Apart>,
+    /// Tenants that may withdraw failing requests, by their ids.
+    suspicions: BTreeMap<u64, Suspicion>,
     /// Trials of the requests of failed batches.
     trials: BTreeMap<BatchId, Trial>,
     newly_suspended: Vec<(WorkerId, Duration)>,
@@ -93,6 +95,8 @@ struct Request {
     cohort: Cohort,
     /// Failed batch whose cause the request may be.
     trial: Option<BatchId>,
+    /// Last batch with the request.
+    last_batch: Option<BatchId>,
     /// True if a batch with only this request has failed at a trusted worker.
     has_failed_alone: bool,
     /// True if the request was admitted by its prediction, false if because the queue was idle.
@@ -139,6 +143,8 @@ struct InFlight {
     is_overdue: bool,
     /// True if its requests are of tenants that share batches, and of no failed batch.
     is_shared: bool,
+    /// Tenants of the requests that left while this was their last batch.
+    left: Vec<Tenant>,
 }
 
 impl Request {
@@ -225,7 +231,8 @@ impl Batcher {
             self.arrivals.offered(now);
         }
         self.arrivals.admitted(now);
-        self.unshared.retain(|_, until| now < *until);
+        self.unshared.retain(|_, apart| now < apart.until);
+        self.suspicions.retain(|_, suspicion| now < suspicion.at.saturating_add(UNSHARED));
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
@@ -244,6 +251,7 @@ impl Batcher {
             flights: 0,
             cohort: self.cohort_of(now, tenant),
             trial: None,
+            last_batch: None,
             has_failed_alone: false,
             was_predicted,
         };
@@ -292,10 +300,16 @@ impl Batcher {
         self.leave(now, id);
     }
 
-    /// Removes a request that is not answered because it has no more time, or its caller does not wait. If the request may be the cause of a failed
-    /// batch, its tenant shares no batches for a while, as if the request had failed alone.
+    /// Removes a request that is not answered because it has no more time, or its caller does not wait. It may be the cause of a batch that has
+    /// failed, or is going to.
     fn leave(&mut self, now: Time, id: RequestId) {
         self.suspect(now, id);
+        if let Some(request) = self.requests.get(&id)
+            && let Some(flight) = request.last_batch.and_then(|batch| self.in_flight.get_mut(&batch))
+            && !flight.left.contains(&request.tenant)
+        {
+            flight.left.push(request.tenant);
+        }
         self.remove(id);
     }
 
@@ -446,11 +460,12 @@ impl Batcher {
         self.predict_completions(now, worker);
         let mut answered = Vec::with_capacity(flight.requests.len());
         for id in flight.requests {
-            let request = self.requests.get(&id).filter(|request| request.priority == Priority::Normal);
-            let tenant = request.map(|request| request.tenant);
+            let request = self.requests.get(&id).map(|request| (request.tenant, request.priority));
             self.acquit(now, worker, id);
             answered.push(self.remove(id).then_some(id));
-            if let Some(tenant) = tenant {
+            let Some((tenant, priority)) = request else { continue };
+            self.trust(tenant);
+            if priority == Priority::Normal {
                 self.less_caution(now, tenant);
             }
         }

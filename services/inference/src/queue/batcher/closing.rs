@@ -151,10 +151,13 @@ impl Batcher {
         }
         let Prefix { cohort, requests, rows, bytes, deadline, .. } = prefix;
         let (mut previous_attempts, mut unpaid) = (0, worth - rows);
+        self.last_batch += 1;
+        let batch = BatchId(self.last_batch);
         for id in &requests {
             self.dequeue(*id);
             if let Some(request) = self.requests.get_mut(id) {
                 request.flights += 1;
+                request.last_batch = Some(batch);
                 let turns = &mut self.queues[request.priority as usize].turns;
                 turns.sent(request.turn);
                 previous_attempts = previous_attempts.max(request.attempts);
@@ -165,8 +168,6 @@ impl Batcher {
                 }
             }
         }
-        self.last_batch += 1;
-        let batch = BatchId(self.last_batch);
         let padded_rows = self.config.padded_rows(rows);
         let flight = InFlight {
             requests: requests.clone(),
@@ -176,6 +177,7 @@ impl Batcher {
             is_gathered: false,
             is_overdue: false,
             is_shared: cohort == Cohort::Shared,
+            left: Vec::new(),
         };
         self.in_flight.insert(batch, flight);
         if let Some(worker) = self.workers.get_mut(&worker) {

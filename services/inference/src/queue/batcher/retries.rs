@@ -222,7 +222,7 @@ impl Batcher {
             }
         }
         if cause == Cause::Worker {
-            self.begin_trial(now, worker, batch, (&flight.requests, flight.is_shared));
+            self.begin_trial(now, worker, batch, &flight);
         }
         let again: Vec<RequestId> =
             flight.requests.iter().filter(|id| !self.is_in_another_place(**id)).copied().collect();
@@ -230,7 +230,9 @@ impl Batcher {
         if let ([alone], [_]) = (again.as_slice(), flight.requests.as_slice())
             && (cause != Cause::Worker || !self.tries_again(worker, *alone))
         {
+            let is_trusted = self.workers.get(&worker).is_some_and(|worker| worker.record.is_trusted());
             match cause {
+                Cause::Worker if !is_trusted => {}
                 Cause::Worker | Cause::Size => self.convict(now, *alone),
                 // The lookup is the cause. It also fails for other tenants, so that setting this tenant apart would not help.
                 Cause::Features => {}

@@ -2,7 +2,8 @@
 //!
 //! A failed batch is no evidence: its worker or one of its requests can be the cause. Its requests therefore have a *trial*. If all of
 //! them are answered by other workers, the failure was that of the worker. If one of them fails alone, it was that of the request. If one
-//! leaves unanswered, the trial has no result, and the tenant of that request is treated as the cause.
+//! leaves unanswered, before the batch fails or later, there is no result. The tenant of that request is then suspected, and treated as the cause
+//! after three such failures in succession, until one of its requests is answered.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
@@ -10,7 +11,11 @@ use std::time::Duration;
 
 use forebay_loader::Tenant;
 
-use super::{Batcher, Worker, cohort::Cohort, trial::Trial};
+use super::{
+    Batcher, InFlight, Worker,
+    cohort::Cohort,
+    trial::{Apart, Suspicion, Trial, UNSHARED},
+};
 use crate::queue::{BatchId, RequestId, Time, WorkerId};
 
 /// Number of its own failures in succession after which a worker is suspended.
@@ -18,8 +23,6 @@ const MAX_STRIKES: u32 = 3;
 /// Time of the first suspension of a worker. Each further one without a computed batch in between takes twice as long.
 const FIRST_SUSPENSION: Duration = Duration::from_secs(1);
 const MAX_SUSPENSION: Duration = Duration::from_secs(60);
-/// Time for which the requests of a tenant share no batches with those of others, after one of them failed alone.
-pub(super) const UNSHARED: Duration = Duration::from_secs(60);
 
 impl Batcher {
     /// Returns the workers that were suspended since the last call, each with the time for which it receives no batches.
@@ -65,20 +68,17 @@ impl Batcher {
         !std::mem::replace(&mut request.has_failed_alone, true)
     }
 
-    /// Begins the trial of the requests of a failed batch, except those that have one already. `is_shared` is that of the batch.
-    pub(super) fn begin_trial(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        batch: BatchId,
-        (requests, is_shared): (&[RequestId], bool),
-    ) {
+    /// Begins the trial of the requests of a failed batch, except those that have one already. A batch that a request has left has no trial.
+    pub(super) fn begin_trial(&mut self, now: Time, worker: WorkerId, batch: BatchId, flight: &InFlight) {
         let mut open = 0;
-        for id in requests {
+        for id in flight.requests.iter().filter(|_| flight.left.is_empty()) {
             if let Some(request) = self.requests.get_mut(id).filter(|request| request.trial.is_none()) {
                 request.trial = Some(batch);
                 open += 1;
             }
+        }
+        for tenant in &flight.left {
+            self.suspect_tenant(now, *tenant);
         }
         if open > 0 {
             self.trials.insert(batch, Trial { worker, open, is_answered_by_another: false });
@@ -87,7 +87,7 @@ impl Batcher {
         let on_probation =
             |worker: &&mut Worker| !worker.record.is_trusted() && !worker.record.is_suspended(now);
         if let Some(failed) = self.workers.get_mut(&worker).filter(on_probation) {
-            if !is_shared {
+            if !flight.is_shared {
                 // One of its requests is more likely to be the cause. The time stays the same.
                 failed.record.suspensions = failed.record.suspensions.saturating_sub(1);
             }
@@ -116,24 +116,47 @@ impl Batcher {
         if let Some(batch) = request.trial.take() {
             self.trials.remove(&batch);
         }
-        self.set_apart(now, tenant);
+        self.set_apart(now, tenant, false);
     }
 
-    /// Sets the tenant of a request apart if the trial of the request is still open. Called before the request is withdrawn or expires: otherwise,
-    /// a tenant could withdraw each failing request before it fails alone.
+    /// Suspects the tenant of a request if the trial of the request is still open. Called before the request is withdrawn or expires.
     pub(super) fn suspect(&mut self, now: Time, id: RequestId) {
         let Some(request) = self.requests.get(&id) else { return };
-        if request.trial.is_some_and(|batch| self.trials.contains_key(&batch)) {
-            self.set_apart(now, request.tenant);
+        let is_open = request.trial.is_some_and(|batch| self.trials.contains_key(&batch));
+        if is_open {
+            self.suspect_tenant(now, request.tenant);
+        }
+    }
+
+    /// Records that a batch failed, and that a request of `tenant` left it without an outcome: a tenant could withdraw each failing request before it
+    /// fails alone. After three such batches, each less than a minute after the one before, it is set apart. Its other requests show that it
+    /// is not to blame: none of them has been answered in the meantime.
+    fn suspect_tenant(&mut self, now: Time, tenant: Tenant) {
+        let last = self.suspicions.get(&tenant.id());
+        let last = last.filter(|last| now < last.at.saturating_add(UNSHARED));
+        let batches = last.map_or(0, |last| last.batches) + 1;
+        self.suspicions.insert(tenant.id(), Suspicion { batches, at: now });
+        if batches >= MAX_STRIKES {
+            self.set_apart(now, tenant, true);
+        }
+    }
+
+    /// Records that a request of a tenant was answered.
+    pub(super) fn trust(&mut self, tenant: Tenant) {
+        self.suspicions.remove(&tenant.id());
+        if self.unshared.get(&tenant.id()).is_some_and(|apart| apart.is_suspected) {
+            self.unshared.remove(&tenant.id());
         }
     }
 
     /// Lets the requests of a tenant share no batches for a while.
-    fn set_apart(&mut self, now: Time, tenant: Tenant) {
+    fn set_apart(&mut self, now: Time, tenant: Tenant, is_suspected: bool) {
         if tenant == Tenant::SERVER {
             return; // Without tokens, all callers are one tenant.
         }
-        self.unshared.insert(tenant.id(), now.saturating_add(UNSHARED));
+        let is_convicted = |apart: &Apart| !apart.is_suspected && now < apart.until;
+        let is_suspected = is_suspected && !self.unshared.get(&tenant.id()).is_some_and(is_convicted);
+        self.unshared.insert(tenant.id(), Apart { until: now.saturating_add(UNSHARED), is_suspected });
         let shared: Vec<RequestId> = self.cohorts.order(Cohort::Shared).map(|(.., id)| id).collect();
         for id in shared {
             if self.requests.get(&id).is_some_and(|request| request.tenant.id() == tenant.id()) {
@@ -145,7 +168,7 @@ impl Batcher {
     /// Cohort of a new request of `tenant`.
     pub(super) fn cohort_of(&self, now: Time, tenant: Tenant) -> Cohort {
         match self.unshared.get(&tenant.id()) {
-            Some(until) if now < *until => Cohort::Tenant(tenant.id()),
+            Some(apart) if now < apart.until => Cohort::Tenant(tenant.id()),
             _ => Cohort::Shared,
         }
     }

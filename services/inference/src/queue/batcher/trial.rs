@@ -2,7 +2,12 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
+use std::time::Duration;
+
 use crate::queue::{Time, WorkerId};
+
+/// Time for which the requests of a tenant share no batches with those of others, after one of them failed alone.
+pub(super) const UNSHARED: Duration = Duration::from_secs(60);
 
 /// Requests of a failed batch that have no outcome yet.
 #[derive(Debug)]
@@ -13,6 +18,23 @@ pub(super) struct Trial {
     pub(super) open: usize,
     /// True if another worker answered a request.
     pub(super) is_answered_by_another: bool,
+}
+
+/// Batches failed, requests of a tenant left them without an outcome, and none of its requests has been answered since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Suspicion {
+    /// Number of these batches.
+    pub(super) batches: u32,
+    /// Time of the last failure.
+    pub(super) at: Time,
+}
+
+/// State of a tenant whose requests share no batches.
+#[derive(Debug)]
+pub(super) struct Apart {
+    pub(super) until: Time,
+    /// True if it is only suspected, false if one of its requests failed alone.
+    pub(super) is_suspected: bool,
 }
 
 /// Failures of a worker.

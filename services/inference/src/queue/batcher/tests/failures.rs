@@ -2,6 +2,10 @@
 
 use super::{tenants::tenant, *};
 
+fn apart_until(until: Time) -> Apart {
+    Apart { until, is_suspected: false }
+}
+
 /// Settings under which batches wait for nothing, and requests for long.
 fn eager() -> QueueConfig {
     QueueConfig { max_batch_delay: ms(0), default_timeout: ms(60_000), ..QueueConfig::default() }
@@ -343,7 +347,7 @@ fn a_failed_request_waits_at_most_a_second_longer_than_predicted_for_another_wor
 
 #[test]
 fn a_tenant_that_withdraws_its_failing_requests_has_no_worker_suspended_and_is_set_apart() {
-    for is_cancelled in [true, false] {
+    for (is_cancelled, is_early) in [(true, false), (false, false), (true, true), (false, true)] {
         let (mut batcher, first, mut now) = trained(eager());
         let second = batcher.add_worker(now, 1);
         let [calm, evil] = [tenant(1, 1), tenant(2, 1)];
@@ -355,11 +359,19 @@ fn a_tenant_that_withdraws_its_failing_requests_has_no_worker_suspended_and_is_s
             while !is_answered {
                 let formed = batch(batcher.next(now));
                 if formed.requests.contains(&evil) {
-                    batcher.fail(now, formed.worker, formed.batch, Cause::Worker).expect("in flight");
+                    let fail = |batcher: &mut Batcher, now| {
+                        batcher.fail(now, formed.worker, formed.batch, Cause::Worker).expect("in flight")
+                    };
+                    if !is_early {
+                        fail(&mut batcher, now);
+                    }
                     if is_cancelled {
                         batcher.cancel(now, evil);
                     } else {
                         batcher.expire(now + ms(100));
+                    }
+                    if is_early {
+                        fail(&mut batcher, now + ms(100));
                     }
                 } else {
                     assert_eq!(formed.requests, [calm]);
@@ -376,6 +388,56 @@ fn a_tenant_that_withdraws_its_failing_requests_has_no_worker_suspended_and_is_s
 }
 
 #[test]
+fn a_tenant_is_set_apart_for_failures_that_its_requests_leave_only_until_one_is_answered() {
+    let (mut batcher, good, start) = trained(eager());
+    let slow = batcher.add_worker(start, 1);
+    let impatient = tenant(1, 1);
+    let mut now = start;
+    // A batch of the tenant. It is computed, or it fails and its requests leave before that or later.
+    let mut send = |batcher: &mut Batcher, outcome: Option<bool>| {
+        now += Duration::from_secs(1);
+        for _ in 0..4 {
+            batcher.admit_for(impatient.into(), now, (1, 100), Some(ms(100))).expect("the queue has room");
+        }
+        let formed = batch(batcher.next(now));
+        let later = now + ms(100);
+        match outcome {
+            None => drop(batcher.complete(now, formed.worker, formed.batch).expect("in flight")),
+            Some(true) => {
+                batcher.expire(later);
+                batcher.fail(later, formed.worker, formed.batch, Cause::Worker).expect("in flight");
+            }
+            Some(false) => {
+                batcher.fail(now, formed.worker, formed.batch, Cause::Worker).expect("in flight");
+                batcher.expire(later);
+            }
+        }
+        batcher.unshared.contains_key(&impatient.id())
+    };
+    // A worker that fails all batches, or a new one each time, next to one that works.
+    for is_early in [true, false, true, false, true, false] {
+        assert!(!send(&mut batcher, Some(is_early)) && !send(&mut batcher, None));
+    }
+    assert_eq!([(); 3].map(|()| send(&mut batcher, Some(true))), [false, false, true]);
+    assert!(!send(&mut batcher, None), "it shares batches again");
+    assert_eq!(batcher.suspended(), [], "{good:?} and {slow:?} may work");
+}
+
+#[test]
+fn a_request_that_fails_at_an_untrusted_worker_alone_in_the_queue_fails_without_setting_its_tenant_apart() {
+    let (mut batcher, good, now) = trained(eager());
+    let broken = batcher.add_worker(now, 1);
+    batcher.suspend(now, broken);
+    batcher.remove_worker(now, good);
+    let only = tenant(1, 1);
+    batcher.admit_for(only.into(), now, (1, 100), None).expect("the queue has room");
+    let formed = batch(batcher.next(now));
+    assert_eq!(formed.worker, broken);
+    assert_eq!(batcher.fail(now, broken, formed.batch, Cause::Worker), Some(formed.requests));
+    assert!(batcher.unshared.is_empty());
+}
+
+#[test]
 fn a_worker_receives_batches_after_its_suspension_also_if_no_tenant_shares_batches() {
     let (mut batcher, good, now) = trained(eager());
     let broken = batcher.add_worker(now, 1);
@@ -383,7 +445,7 @@ fn a_worker_receives_batches_after_its_suspension_also_if_no_tenant_shares_batch
     simulate(&mut batcher, &[Sender { tenant: only, every: ms(5), is_poison: false }], &[broken], 1);
     let mut now = ms(100_000);
     assert!(!batcher.workers[&broken].record.is_trusted());
-    batcher.unshared.insert(only.id(), now + Duration::from_secs(60));
+    batcher.unshared.insert(only.id(), apart_until(now + Duration::from_secs(60)));
     let mut admit = |now: Time| {
         batcher.admit_for(only.into(), now, (1, 100), None).expect("the queue has room");
         batch(batcher.next(now))
@@ -407,7 +469,7 @@ fn a_failed_probe_of_a_tenant_that_shares_no_batches_does_not_lengthen_the_suspe
     batcher.suspended();
     let suspensions = batcher.workers[&broken].record.suspensions;
     let now = ms(100_000);
-    batcher.unshared.insert(only.id(), now + Duration::from_secs(60));
+    batcher.unshared.insert(only.id(), apart_until(now + Duration::from_secs(60)));
     for worker in [good, broken] {
         batcher.admit_for(only.into(), now, (1, 100), None).expect("the queue has room");
         let formed = batch(batcher.next(now));

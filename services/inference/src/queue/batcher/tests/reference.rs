@@ -17,8 +17,10 @@ pub(super) struct Reference {
     batches: u64,
     joined: u64,
     parts: u64,
-    /// Tenants whose requests share no batches, and until when.
-    unshared: BTreeMap<u64, Time>,
+    /// Tenants whose requests share no batches, until when, and whether it is only a suspicion.
+    unshared: BTreeMap<u64, (Time, bool)>,
+    /// For each tenant, when its requests left batches that failed.
+    suspected: Vec<(u64, Time)>,
     trials: Vec<Trial>,
     suspended: Vec<(WorkerId, Duration)>,
     /// For each priority, the latest turn that was sent.
@@ -52,6 +54,7 @@ struct Request {
     alone_since: Option<Time>,
     with: With,
     trial: Option<usize>,
+    last_batch: Option<BatchId>,
     failed_alone: bool,
 }
 
@@ -85,6 +88,8 @@ struct Given {
     end: Time,
     sent: bool,
     shared: bool,
+    /// Tenants of requests that left.
+    left: Vec<Tenant>,
 }
 
 impl Request {
@@ -120,6 +125,7 @@ impl Reference {
             joined: 0,
             parts: 0,
             unshared: BTreeMap::new(),
+            suspected: vec![],
             trials: vec![],
             suspended: vec![],
             turn: [0, 0],
@@ -169,8 +175,18 @@ impl Reference {
     /// Ends a request that its caller or its time takes from a trial.
     fn leave(&mut self, now: Time, at: usize) {
         let Request { tenant, trial, is_alive, .. } = self.requests[at];
-        if is_alive && trial.is_some_and(|trial| !self.trials[trial].is_over) {
-            self.set_apart(now, tenant);
+        if !is_alive {
+            return;
+        }
+        if trial.is_some_and(|trial| !self.trials[trial].is_over) {
+            self.suspect(now, tenant);
+        }
+        let given = self.workers.iter_mut().flat_map(|working| &mut working.has);
+        if let Some(last) = given.filter(|given| given.requests.contains(&at)).max_by_key(|given| given.batch)
+            && self.requests[at].last_batch == Some(last.batch)
+        {
+            last.left.retain(|left| *left != tenant);
+            last.left.push(tenant);
         }
         self.end(at);
     }
@@ -275,6 +291,7 @@ impl Reference {
             alone_since: self.workers.is_empty().then_some(now),
             with,
             trial: None,
+            last_batch: None,
             failed_alone: false,
         });
         Ok(RequestId(self.requests.len() as u64 - 1))
@@ -287,7 +304,7 @@ impl Reference {
 
     fn with(&self, now: Time, tenant: Tenant) -> With {
         match self.unshared.get(&tenant.id()) {
-            Some(until) if *until > now => With::OwnTenant(tenant.id()),
+            Some((until, _)) if *until > now => With::OwnTenant(tenant.id()),
             _ => With::All,
         }
     }
@@ -594,13 +611,30 @@ impl Reference {
             return RequestId(at as u64);
         }
         self.end(at);
-        self.set_apart(now, self.requests[at].tenant);
+        self.set_apart(now, self.requests[at].tenant, false);
         RequestId(at as u64)
     }
 
-    fn set_apart(&mut self, now: Time, tenant: Tenant) {
+    /// A tenant is set apart if it left three failed batches, each less than a minute after the one before.
+    fn suspect(&mut self, now: Time, tenant: Tenant) {
+        self.suspected.push((tenant.id(), now));
+        let own: Vec<Time> =
+            self.suspected.iter().filter(|(id, _)| *id == tenant.id()).map(|(_, at)| *at).collect();
+        let minute = Duration::from_secs(60);
+        if let [.., first, second, third] = own.as_slice()
+            && *second < *first + minute
+            && *third < *second + minute
+        {
+            self.set_apart(now, tenant, true);
+        }
+    }
+
+    fn set_apart(&mut self, now: Time, tenant: Tenant, mut is_suspected: bool) {
         if tenant != Tenant::SERVER {
-            self.unshared.insert(tenant.id(), now + Duration::from_secs(60));
+            if self.unshared.get(&tenant.id()).is_some_and(|(until, suspected)| *until > now && !suspected) {
+                is_suspected = false;
+            }
+            self.unshared.insert(tenant.id(), (now + Duration::from_secs(60), is_suspected));
             for request in self.requests.iter_mut().filter(|request| request.is_alive) {
                 if request.queued.is_some() && request.with == With::All && request.tenant.id() == tenant.id()
                 {
@@ -660,6 +694,8 @@ impl Reference {
             }
             self.end(at);
             answered.push(Some(RequestId(at as u64)));
+            self.suspected.retain(|(id, _)| *id != tenant.id());
+            self.unshared.retain(|id, (_, suspected)| *id != tenant.id() || !*suspected);
             if priority == Priority::Normal {
                 self.add_caution(now, tenant, -0.02 / 100.0);
             }
@@ -707,8 +743,9 @@ impl Reference {
         }
         let is_of_worker = cause == Cause::Worker;
         if is_of_worker {
-            let untried: Vec<usize> =
-                alive.iter().copied().filter(|at| self.requests[*at].trial.is_none()).collect();
+            given.left.iter().for_each(|tenant| self.suspect(now, *tenant));
+            let mut untried = alive.clone();
+            untried.retain(|at| self.requests[*at].trial.is_none() && given.left.is_empty());
             for at in &untried {
                 self.requests[*at].trial = Some(self.trials.len());
             }
@@ -729,8 +766,9 @@ impl Reference {
                 (true, Some(_)) => true,
                 (true, None) => !std::mem::replace(&mut self.requests[again[0]].failed_alone, true),
             };
+            let says_nothing = cause == Cause::Features || is_of_worker && own.suspended_until.is_some();
             if !tries_again {
-                return Some(vec![self.give_up(now, again[0], cause != Cause::Features)]);
+                return Some(vec![self.give_up(now, again[0], !says_nothing)]);
             }
         }
         let failed_at = is_of_worker.then_some(worker);
@@ -944,7 +982,18 @@ impl Reference {
         }
         let requests = taken.iter().map(|at| RequestId(*at as u64)).collect();
         let shared = with == With::All;
-        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now, sent: false, shared };
+        taken.iter().for_each(|at| self.requests[*at].last_batch = Some(batch));
+        let given = Given {
+            batch,
+            requests: taken,
+            padded,
+            bytes,
+            at: now,
+            end: now,
+            sent: false,
+            shared,
+            left: vec![],
+        };
         self.workers.iter_mut().find(|working| working.id == worker).unwrap().has.push(given);
         self.foresee(worker);
         Batched::Send(FormedBatch {
