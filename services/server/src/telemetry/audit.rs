@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forebay_storage::shown_text;
 use metrics::counter;
 use parking_lot::Mutex;
 
@@ -17,7 +18,9 @@ const MAX_FAILURES: u32 = 10;
 /// Logs a change that a caller made or tried to make. `object` is what was changed, such as the name of a dataset.
 pub(crate) fn change(access: &Access, action: &str, object: &str, result: Result<(), &str>) {
     let (caller, address) = (access.caller().to_string(), address(access.peer()));
-    let (object, error) = (printable(object), result.err().map(printable));
+    // A setting that is refused can be a URL with a password.
+    let error = result.err().map(|error| printable(&shown_text(error)));
+    let object = printable(object);
     tracing::info!(target: "audit", caller, address, action, object, error, "change");
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn apply(
         return Err(format!("there is no AWS profile '{name}' in {}", searched.join(" and ")));
     }
 
+    profile.retain(|_, value| !value.is_empty());
     let mut builder = builder;
     let is_missing =
         |builder: &AmazonS3Builder, key: AmazonS3ConfigKey| builder.get_config_value(&key).is_none();

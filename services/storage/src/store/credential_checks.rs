@@ -61,15 +61,52 @@ const NAMES: &[(&str, &str)] = &[
     ("REGION", "eu-central-1"),
     ("TENANT_ID", "contoso.onmicrosoft.com"),
 ];
+/// Variables, without their prefix, that are used only to get credentials.
+const OF_CREDENTIALS: &[&str] = &[
+    "AUTHORITY_HOST",
+    "AUTHORITY_ID",
+    "CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "CONTAINER_CREDENTIALS_FULL_URI",
+    "CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "ENDPOINT_URL_STS",
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
+    "GCE_METADATA_ROOT",
+    "IDENTITY_ENDPOINT",
+    "METADATA_ENDPOINT",
+    "MSI_ENDPOINT",
+    "TENANT_ID",
+];
+/// Variables, without their prefix, of credentials that need no request. Each group is one.
+const KEYS: &[&[&str]] = &[
+    &["ACCESS_KEY_ID", "SECRET_ACCESS_KEY"],
+    &["ACCOUNT_KEY"],
+    &["ACCESS_KEY"],
+    &["MASTER_KEY"],
+    &["SERVICE_ACCOUNT"],
+    &["SERVICE_ACCOUNT_PATH"],
+    &["SERVICE_ACCOUNT_KEY"],
+];
+/// Variable, without its prefix, with the URL of Azure's emulator, and the one that selects the emulator.
+const EMULATOR: (&str, &str) = ("AZURITE_BLOB_STORAGE_URL", "USE_EMULATOR");
 const EXPECTED_URL: &str = "expected http:// or https:// and a host, such as https://store.example:9000";
 
-/// Checks variables that configure a store: a value that is in a URL or a header of requests can be in one, no other value has control
+/// Checks variables that configure a store: a value that is in a URL or a header of requests can be in one, unless other credentials make it
+/// unused, no other value has control
 /// characters, and no URL has a user, a password or a query that is not needed. The proxy of this process may have a user and a password,
 /// but not that of a caller (`is_of_caller`).
 ///
 /// # Errors
 /// The name of the first wrong variable and what was expected, without its value.
 pub(super) fn check(variables: &[(&str, &str)], is_of_caller: bool) -> Result<(), String> {
+    let given: Vec<String> = variables.iter().map(|(name, _)| self::short(name)).collect();
+    let is_given = |name: &&str| given.iter().any(|given| given == name);
+    let has_keys = KEYS.iter().any(|group| group.iter().all(is_given));
+    let is_emulated = variables
+        .iter()
+        .any(|(name, value)| self::short(name) == EMULATOR.1 && !value.eq_ignore_ascii_case("false"));
+    let is_used =
+        |name: &str| !(has_keys && OF_CREDENTIALS.contains(&name)) && (name != EMULATOR.0 || is_emulated);
     for (name, value) in variables {
         let short = short(name);
         let short = short.as_str();
@@ -82,6 +119,7 @@ pub(super) fn check(variables: &[(&str, &str)], is_of_caller: bool) -> Result<()
             return wrong("contains a character that is not ASCII, but a header of requests is made of it");
         }
         if FILES_IN_HEADERS.contains(&short)
+            && is_used(short)
             && let Some(text) = read_file(value)
             && !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
         {
@@ -95,7 +133,7 @@ pub(super) fn check(variables: &[(&str, &str)], is_of_caller: bool) -> Result<()
         if is_checked && has_user(value) || account_has_user(account.as_deref().unwrap_or(value)) {
             return wrong("contains a URL with a user or a password, which is not supported; remove them");
         }
-        if let Some(problem) = problem(short, value) {
+        if let Some(problem) = problem(short, value).filter(|_| is_used(short)) {
             return wrong(&problem);
         }
         let account = account.as_deref().or_else(|| (short == "SERVICE_ACCOUNT_KEY").then_some(*value));
@@ -240,6 +278,27 @@ mod tests {
     }
 
     #[test]
+    fn what_the_given_credentials_do_not_use_may_be_malformed() {
+        for (keys, unused, value) in [
+            (&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"][..], "AWS_ENDPOINT_URL_STS", "sts:443"),
+            (&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "AWS_METADATA_ENDPOINT", "169.254.169.254"),
+            (&["AZURE_STORAGE_ACCOUNT_KEY"], "AZURE_AUTHORITY_HOST", "login.microsoftonline.com"),
+            (&["AZURE_STORAGE_ACCOUNT_KEY"], "IDENTITY_ENDPOINT", "localhost:1"),
+            (&["GOOGLE_SERVICE_ACCOUNT"], "GCE_METADATA_HOST", "http://host"),
+        ] {
+            let keys: Vec<(&str, &str)> = keys.iter().map(|name| (*name, "key")).collect();
+            let with = |more: &[(&'static str, &'static str)]| check(&[&keys[..], more].concat(), false);
+            assert_eq!(with(&[(unused, value)]), Ok(()), "{unused}");
+            assert!(check(&[&keys[1..], &[(unused, value)]].concat(), false).is_err(), "{unused}");
+            assert!(with(&[(unused, "http://user:password@host")]).is_err(), "{unused}: no user is shown");
+        }
+        let emulator = ("AZURITE_BLOB_STORAGE_URL", "localhost:10000");
+        assert_eq!(check(&[emulator], false), Ok(()));
+        assert_eq!(check(&[emulator, ("AZURE_STORAGE_USE_EMULATOR", "false")], false), Ok(()));
+        assert!(check(&[emulator, ("AZURE_STORAGE_USE_EMULATOR", "true")], false).is_err());
+    }
+
+    #[test]
     fn what_no_url_can_contain_is_refused_by_the_name_of_the_variable() {
         let endpoints = [
             "",
@@ -271,7 +330,6 @@ mod tests {
             "AZURE_STORAGE_ENDPOINT",
             "AZURE_ENDPOINT",
             "AZURE_AUTHORITY_HOST",
-            "AZURITE_BLOB_STORAGE_URL",
             "GOOGLE_BASE_URL",
         ] {
             for value in endpoints {

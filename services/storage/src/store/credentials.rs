@@ -7,6 +7,10 @@ use ring::digest::{Context, SHA256};
 /// First bytes of the text that [`Credentials::proof`] hashes.
 const PROOF_DOMAIN: &[u8] = b"forebay credentials 1\n";
 
+/// Variables that the clients of the stores read from the environment themselves, also if they are empty.
+const READ_BY_CLIENTS: [&str; 4] =
+    ["AZURITE_BLOB_STORAGE_URL", "GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"];
+
 /// Variables of a caller's environment for an object store, such as `AWS_ACCESS_KEY_ID`. Their values are never printed. An empty variable
 /// counts as not set, as it does for boto3, because templates of deployments leave variables empty.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Credentials {
     /// Variables that are set, with their values.
     fn set(&self) -> impl Iterator<Item = (&str, &str)> {
         let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        variables.filter(|(_, value)| !value.is_empty())
+        variables.filter(|(name, value)| !value.is_empty() || READ_BY_CLIENTS.contains(name))
     }
 
     /// Returns a variable.
@@ -126,6 +130,7 @@ mod tests {
         let given = credentials(&[("AWS_ENDPOINT", ""), ("AWS_REGION", "eu-central-1")]);
         assert_eq!((given.get("AWS_ENDPOINT"), given.get("AWS_REGION")), (None, Some("eu-central-1")));
         assert_eq!(given.known::<AmazonS3ConfigKey>("AWS_", &[]), [("AWS_REGION", "eu-central-1")]);
+        assert_eq!(credentials(&[("GCE_METADATA_HOST", "")]).get("GCE_METADATA_HOST"), Some(""));
         let builder = given.configure(AmazonS3Builder::new(), "AWS_", AmazonS3Builder::with_config);
         assert_eq!(builder.get_config_value(&AmazonS3ConfigKey::Endpoint), None);
         assert_eq!(builder.get_config_value(&AmazonS3ConfigKey::Region).as_deref(), Some("eu-central-1"));

@@ -12,6 +12,8 @@ use super::{
     unescaped::Unescaped,
 };
 
+/// Begin of the text in place of a secret. The name of its variable follows.
+const NAMED: &str = "(value of ";
 /// Shorter lines of a value are not redacted, in characters.
 const MIN_LINE_CHARS: usize = 8;
 /// Maximum size of a file of credentials whose contents are redacted, in bytes.
@@ -174,12 +176,12 @@ impl Secrets {
         for (place, secret) in found {
             if place.start >= end {
                 redacted.push_str(&text[end..place.start]);
-                redacted.push_str(&format!("(value of {})", secret.name));
+                redacted.push_str(&format!("{NAMED}{})", secret.name));
             }
             end = end.max(place.end);
         }
         redacted.push_str(&text[end..]);
-        redacted
+        without_received(&redacted)
     }
 
     /// Replaces each secret in an error. Its kind stays the same.
@@ -236,6 +238,24 @@ fn found<'a>(
         Some((text.place(at, at + form(secret).len()), secret))
     };
     (0..text.bytes.len()).filter_map(longest).collect()
+}
+
+/// Returns the text without the values that a parser of JSON repeats in its errors: a malformed answer of a token service can have a credential there.
+/// The name in place of a secret stays.
+fn without_received(text: &str) -> String {
+    const BEGINS: [&str; 2] = ["invalid type: string \"", "invalid value: string \""];
+    const END: &str = "\", expected";
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) =
+        BEGINS.iter().filter_map(|begin| rest.find(begin).map(|at| at + begin.len())).min()
+    {
+        let end = rest[start..].find(END).map_or(rest.len(), |length| start + length);
+        let value = &rest[start..end];
+        shown.push_str(&rest[..start]);
+        shown.push_str(if value.starts_with(NAMED) && value.ends_with(')') { value } else { "(not shown)" });
+        rest = &rest[end..];
+    }
+    shown + rest
 }
 
 /// The name of a variable without the prefix of its store, in capital letters.
@@ -348,6 +368,17 @@ mod tests {
             assert_eq!(secrets.redact(text), expected);
         }
         assert!(Secrets::of(&[("AWS_REGION", "eu-central-1"), ("AWS_ALLOW_HTTP", "true")]).is_empty());
+    }
+
+    #[test]
+    fn a_value_that_a_parser_repeats_is_not_shown() {
+        let text = "token: invalid type: string \"tok\\\"en\", expected struct Answer; invalid value: string \"other\", expected a number";
+        let shown = "token: invalid type: string \"(not shown)\", expected struct Answer; invalid value: string \"(not shown)\", \
+                     expected a number";
+        let secrets = Secrets::of(&[]);
+        assert_eq!(secrets.redact(text), shown);
+        assert_eq!(secrets.redact(shown), shown);
+        assert_eq!(secrets.redact("invalid type: string \"cut"), "invalid type: string \"(not shown)");
     }
 
     #[test]

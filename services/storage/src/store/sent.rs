@@ -52,16 +52,17 @@ impl Sent {
 
     /// Notes the secrets of a request.
     pub(super) fn note_request(&self, request: &HttpRequest) {
-        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        // The value of a header need not be ASCII.
+        let header = |name: &str| Some(String::from_utf8_lossy(request.headers().get(name)?.as_bytes()));
         for name in HEADERS {
             if let Some(value) = header(name) {
-                self.note(name, value);
+                self.note(name, &value);
             }
         }
         if let Some(value) = header(AUTHORIZATION.as_str()) {
             let scheme = value.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
             if !SIGNATURES.iter().any(|scheme| value.starts_with(scheme)) {
-                self.note(AUTHORIZATION.as_str(), scheme.map_or(value, |(_, token)| token));
+                self.note(AUTHORIZATION.as_str(), scheme.map_or(value.as_ref(), |(_, token)| token));
             }
         }
         let query = request.uri().query().unwrap_or_default();
@@ -132,6 +133,13 @@ mod tests {
     fn noted(sent: &Sent) -> Vec<(String, String)> {
         let text = |secret: &Arc<Secret>| String::from_utf8(secret.verbatim.clone()).unwrap();
         sent.secrets().iter().map(|secret| (secret.name.clone(), text(secret))).collect()
+    }
+
+    #[test]
+    fn a_secret_that_is_not_ascii_is_noted() {
+        let sent = Sent::default();
+        sent.note_request(&with_header("x-amz-security-token", "t\u{f6}ken-secret"));
+        assert_eq!(noted(&sent), [("x-amz-security-token".to_owned(), "t\u{f6}ken-secret".to_owned())]);
     }
 
     #[test]
