@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import re
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, NoReturn, Sequence
 
 from forebay.arguments import MAX_NUMBER
 from forebay.errors import CheckpointMismatchError, SnapshotUnavailableError
@@ -21,8 +21,22 @@ ORDER = ("dataset", "filter", "values", "seed", "shuffle", "group_by", "max_pack
 REQUIRED = ("filter", "group_by", "max_pack_rows", "mix", "values")
 # Version of the semantics of SQL expressions of the states that do not name one.
 FIRST_SEMANTICS = "3"
-# Part of the server's message for a file of a snapshot that has changed.
-TAKES_A_NEW_ONE = "`refresh` takes a new one"
+# Part of the server's message for a file of a snapshot that has changed, and its hint for new trainings, which not all of these messages have.
+HAS_CHANGED, TAKES_A_NEW_ONE = "has changed since the snapshot", "`refresh` takes a new one"
+# What to do about an error of the snapshot of a training.
+NO_SNAPSHOT = (
+    "snapshots are in the state of the server that took them: use a server with the same state, or forebay.open with the same `state=`, "
+    "which hosts can share, or the earlier cache folder; or start the training without the checkpoint"
+)
+CHANGED = (
+    "a training does not continue with a new snapshot: restore the files with their sizes and modification times, or start the "
+    "training again without the checkpoint"
+)
+CHANGED_OF_OPEN = (
+    "call forebay.open again, and start the training again with the dataset that it returns, without a checkpoint; to continue the "
+    "training, restore the files with their sizes and modification times"
+)
+REMEDIES = (NO_SNAPSHOT, CHANGED, CHANGED_OF_OPEN)
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
@@ -249,23 +263,26 @@ def _with_windows_of(saved: Mapping[str, Any], given: Mapping[str, Any]) -> Mapp
     return {**given, "shuffle": windows}
 
 
-def with_remedy(error: SnapshotUnavailableError) -> SnapshotUnavailableError:
-    """Returns an error about the snapshot of a training that says how the training can continue."""
+def raise_with_remedy(error: SnapshotUnavailableError, is_of_open: bool) -> NoReturn:
+    """Raises an error about the snapshot of a training, with a message that says how to continue. An error that has the remedy is raised again.
+
+    Args:
+        error: The error.
+        is_of_open: True for a dataset of `forebay.open`, which its users do not refresh.
+    """
     message = str(error)
+    if message.endswith(REMEDIES):
+        raise error
     if "has no snapshot" in message:
-        remedy = (
-            "snapshots are in the state of the server that took them: use a server with the same state, or forebay.open with the same `state=`, "
-            "which hosts can share, or the earlier cache folder; or start the training without the checkpoint"
-        )
-    elif TAKES_A_NEW_ONE in message:
-        # The hint of the server is for new trainings.
-        remedy = (
-            "a training does not continue with a new snapshot: restore the files with their sizes and modification times, or start the "
-            "training again without the checkpoint"
-        )
+        remedy = NO_SNAPSHOT
+    elif HAS_CHANGED in message and is_of_open:
+        message, remedy = message.replace(TAKES_A_NEW_ONE, "forebay.open takes a new one"), CHANGED_OF_OPEN
+    elif HAS_CHANGED in message:
+        message += "" if TAKES_A_NEW_ONE in message else "; `refresh` takes a new snapshot"
+        remedy = CHANGED
     else:
-        return error
-    return SnapshotUnavailableError(f"{message}; {remedy}")
+        raise error
+    raise SnapshotUnavailableError(f"{message}; {remedy}") from error
 
 
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,9 @@ DEFAULT_RETRY_DEADLINE_S = 300
 class Cluster:
     """URLs and options of a client, and its native part. It can be pickled, shared by threads, and used after a fork."""
 
+    # True if `forebay.open` has opened the dataset.
+    is_of_open = False
+
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self.urls, self.options = list(urls), dict(options)
         self.native = self._connected()

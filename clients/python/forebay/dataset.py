@@ -345,6 +345,8 @@ class Dataset:
 class LocalCluster(Cluster):
     """The server of this host and user, with a dataset that it has open. Every call starts the server if it has ended."""
 
+    is_of_open = True
+
     def __init__(self, server: LocalServer, options: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         self._server, self._request = server, dict(request)
         # Process of the server that has the dataset open. A process that received the cluster from another one may have another server.

@@ -15,7 +15,7 @@ from forebay import _forebay, ranks
 from forebay.arguments import whole_number
 from forebay.agreement import RendezvousStore, agree, default_store, process_count
 from forebay.batch import Batch
-from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, check_step, merged, with_names_of, with_remedy
+from forebay.checkpoint import CURSOR, STATE_VERSION, check, check_dataset, check_form, check_step, merged, raise_with_remedy, with_names_of
 from forebay.cluster import Cluster
 from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
@@ -337,10 +337,7 @@ class TrainingDataset(Generic[Item]):
                 f"and world_size {self.world_size} make a global batch of {ours}"
             )
         request = merged(state, self._request)
-        try:
-            plan = self._request_plan({**request, **self._rank_and_world_size()})
-        except SnapshotUnavailableError as error:
-            raise with_remedy(error) from error
+        plan = self._request_plan({**request, **self._rank_and_world_size()})
         self._loaded = _description(plan)
         check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
         check_step(state, int(self._loaded["summary"].get("steps", 0)) + self._steps_after_the_end())
@@ -501,7 +498,7 @@ class TrainingDataset(Generic[Item]):
                 try:
                     item = items.next()
                 except SnapshotUnavailableError as error:
-                    raise with_remedy(error) from error
+                    raise_with_remedy(error, self._cluster.is_of_open)
                 shown.end()
                 self._step = step + 1
                 if bar is not None:
@@ -621,7 +618,10 @@ class TrainingDataset(Generic[Item]):
     def _request_plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
         """Requests a plan from a server, and shows the progress of its counting of rows."""
         with shown_while_counting(self._request["dataset"], self._progress) as show:
-            return self._cluster.plan(request, progress=show)
+            try:
+                return self._cluster.plan(request, progress=show)
+            except SnapshotUnavailableError as error:
+                raise_with_remedy(error, self._cluster.is_of_open)
 
     def _loading_shown(self, bar: Any) -> LoadingShown:
         """Returns a context in which the progress of windows is shown that the loop waits for."""

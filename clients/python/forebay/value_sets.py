@@ -41,7 +41,7 @@ class ClusterWithValues(Cluster):
     """A cluster whose trainings refer to sets of values."""
 
     def __init__(self, cluster: Cluster, values: ValueSets) -> None:
-        self._cluster, self._values, self.options = cluster, values, cluster.options
+        self._cluster, self._values, self.options, self.is_of_open = cluster, values, cluster.options, cluster.is_of_open
 
     @property
     def native(self) -> Any:

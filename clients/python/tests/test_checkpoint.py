@@ -314,3 +314,13 @@ def test_a_training_whose_files_have_changed_is_not_told_to_take_a_new_snapshot_
     pq.write_table(pa.table({"user": range(7)}), tmp_path / "main.parquet")
     with pytest.raises(forebay.errors.SnapshotUnavailableError, match="restore the files with their sizes and modification times, or start the training"):
         next(iter(ds))
+
+
+def test_each_error_for_changed_files_says_how_to_continue_once(client: forebay.Client, tmp_path: Path) -> None:
+    ds = client.train("main", batch_size=40)
+    assert len(ds) > 0
+    pq.write_table(pa.table({"user": range(7)}), tmp_path / "main.parquet")
+    for use in (lambda: next(iter(ds)), lambda: len(client.train("main", batch_size=40, filter="user > 1"))):
+        with pytest.raises(forebay.errors.SnapshotUnavailableError, match="`refresh` takes a new .*; a training does not continue") as raised:
+            use()
+        assert str(raised.value).count("a training does not continue") == str(raised.value).count("`refresh`") == 1

@@ -46,6 +46,48 @@ except forebay.errors.DataLossError as error:
     assert f"{tmp_path}/rows.parquet is corrupt" in message and "if a program is still writing the file, open the dataset again" in message, message
 
 
+def test_an_error_for_changed_files_says_to_open_the_dataset_again(host: Host, tmp_path: Path) -> None:  # noqa: F811
+    program = """
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+
+def write(rows):
+    pq.write_table(pa.table({"n": range(rows)}), sys.argv[1])
+
+write(100)
+ds = forebay.open(sys.argv[1])
+state = ds.train(batch_size=10).state_dict()
+write(170)
+
+def resumed():
+    training = ds.train(batch_size=10)
+    training.load_state_dict(state)
+    return next(iter(training))
+
+uses = {
+    "head": lambda: ds.head(3),
+    "train": lambda: next(iter(ds.train(batch_size=10))),
+    "train again": lambda: next(iter(ds.train(batch_size=10))),
+    "eval": lambda: next(iter(ds.eval(batch_size=10))),
+    "filter": lambda: len(ds.train(batch_size=10, filter="n > 5")),
+    "values": lambda: len(ds.train(batch_size=10, filter="n IN (:n)", values={"n": np.arange(5)})),
+    "split": lambda: len(ds.split(0.5, by="n")[0]),
+    "map": lambda: next(iter(ds.train(batch_size=10).map(len))),
+    "resume": resumed,
+}
+for name, use in uses.items():
+    try:
+        print(name, use())
+    except forebay.errors.SnapshotUnavailableError as error:
+        print(f"{name}: {error}")
+print(forebay.open(sys.argv[1]).head(170).num_rows)
+"""
+    *messages, rows = host.run(program, tmp_path / "rows.parquet").splitlines()
+    assert len(messages) == 9 and rows == "170"
+    for message in messages:
+        assert message.count("has changed since the snapshot") == 1 and "refresh" not in message, message
+        assert message.count("; call forebay.open again, and start the training again with the dataset that it returns, without a checkpoint; to continue") == 1, message
+
+
 @pytest.mark.parametrize(
     ("error", "is_compared"),
     [(None, True), (forebay.errors.RequestError("invalid"), True), (forebay.errors.DeadlineError("no answer"), False)],
