@@ -327,7 +327,7 @@ class Client:
                 label_column=arguments.text("label_column", label_column),
             ),
         }
-        cluster = self._cluster
+        cluster = self._cluster.with_mixed([mixed["dataset"] for mixed in request.get("mix", ())])
         if values is not None:
             sets = ValueSets(values)
             request["values"], cluster = sets.named(), ClusterWithValues(cluster, sets)
@@ -443,7 +443,8 @@ class Client:
             Error: Any other error of `forebay.errors`, according to the server's status.
         """
         command = lookup_command(dataset, columns, tensors, select, filter, max_age_seconds, key, joins)
-        return Rows(*self._cluster.native.lookup(command, sending.keys(keys), timeout))
+        sent = sending.keys(keys)
+        return Rows(*self._cluster.with_datasets(lambda: self._cluster.native.lookup(command, sent, timeout)))
 
     def infer(
         self, queue: str, keys: Any, *, timeout: float | None = None, priority: Literal["normal", "low"] = "normal"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 import numpy as np
 
 from forebay import _forebay
-from forebay.errors import RequestError
+from forebay.errors import Error, NotFoundError, RequestError
+
+Result = TypeVar("Result")
 
 # Default of `retry_deadline` of the native client.
 DEFAULT_RETRY_DEADLINE_S = 300
@@ -54,7 +56,27 @@ class Cluster:
                 groups for more than three seconds. Its exceptions end the call.
         """
         report = None if progress is None else lambda counted: progress(json.loads(counted))
-        return self.native.plan(to_json({"train": request}), self.values(), report)
+        command = to_json({"train": request})
+        return self.with_datasets(lambda: self.native.plan(command, self.values(), report))
+
+    def with_datasets(self, call: Callable[[], Result]) -> Result:
+        """Returns the result of a call of the native client. Repeats the call after each dataset that the server lacks and `open_again` opens."""
+        seen: set[str] = set()
+        while True:
+            try:
+                return call()
+            except NotFoundError as error:
+                if str(error) in seen or not self.open_again(error):
+                    raise
+                seen.add(str(error))
+
+    def open_again(self, error: Error) -> bool:
+        """Opens the dataset again if an error says that the server lacks it, and if `forebay.open` has opened it. Returns true if it did."""
+        return False
+
+    def with_mixed(self, names: Sequence[str]) -> Cluster:
+        """Returns a cluster for trainings that mix further datasets, which keeps these open."""
+        return self
 
     def url_of(self, dataset: str) -> str | None:
         """Returns the path or URL of a dataset without credentials, or None if only the server knows it."""
@@ -70,7 +92,31 @@ class Cluster:
 
     def dataset(self, name: str) -> dict[str, Any]:
         """Returns the DatasetInfo of a dataset. Blocks as `plan` does."""
-        return json.loads(self.native.dataset(name))
+        return json.loads(self.with_datasets(lambda: self.native.dataset(name)))
+
+
+class WrappedCluster(Cluster):
+    """A cluster for some trainings of a client. It has the native client of another cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self.options, self.is_of_open = cluster, cluster.options, cluster.is_of_open
+
+    @property
+    def native(self) -> Any:
+        """The native client of the cluster."""
+        return self._cluster.native
+
+    @native.setter
+    def native(self, native: Any) -> None:
+        self._cluster.native = native
+
+    def url_of(self, dataset: str) -> str | None:
+        """Returns the path or URL of a dataset as the cluster does."""
+        return self._cluster.url_of(dataset)
+
+    def open_again(self, error: Error) -> bool:
+        """Opens the dataset again as the cluster does."""
+        return self._cluster.open_again(error)
 
 
 def to_json(message: Any) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from forebay import _forebay, arguments
 from forebay.batch import Batch
 from forebay.client import Client, connect
-from forebay.cluster import Cluster, to_json
+from forebay.cluster import Cluster, WrappedCluster, to_json
 from forebay.credentials import bearer_of, credentials_for
 from forebay.errors import DataLossError, DeadlineError, Error, RequestError, UnavailableError
 from forebay.hints import HINTS, check_known, checked, keywords
@@ -410,6 +410,18 @@ class LocalCluster(Cluster):
             return None
         return shown_url(url)
 
+    def open_again(self, error: Error) -> bool:
+        """Opens the dataset again if an error says that the server lacks it, as after a restart with another cache folder. Returns true if it did."""
+        if self._name is None or f"no dataset '{self._name}'" not in str(error):
+            return False
+        self.open()
+        return True
+
+    def with_mixed(self, names: Sequence[str]) -> Cluster:
+        """Returns a cluster that also keeps those of these datasets open that this process has open now."""
+        found = {user._name: user for user in self._server.users() if user is not self and user._name in names}
+        return ClusterWithMixed(self, list(found.values())) if found else self
+
     def pass_again(self, server: int) -> None:
         """Passes the credentials to a server that was started after it had opened the dataset. Does not block.
 
@@ -433,11 +445,30 @@ class LocalCluster(Cluster):
         return _forebay.Cluster(self.urls, {**self.options, **({"token": self._bearer} if self._bearer else {})})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "request": self._request}
+        return {"options": self.options, "request": self._request, "name": self._name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Settings of the server in another process are those with which it was started.
         self.__init__(local_server(), state["options"], {**state["request"], "settings": ""})  # type: ignore[misc]
+        self._name = state.get("name")
+
+
+class ClusterWithMixed(WrappedCluster):
+    """A cluster for trainings that mix further datasets. While it exists, the credentials of all of them are passed to each later server."""
+
+    def __init__(self, cluster: Cluster, mixed: Sequence[Cluster]) -> None:
+        super().__init__(cluster)
+        self._mixed = mixed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cluster": self._cluster, "mixed": self._mixed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["cluster"], state["mixed"])  # type: ignore[misc]
+
+    def open_again(self, error: Error) -> bool:
+        """Opens the one of the datasets again that the server lacks."""
+        return any(each.open_again(error) for each in (self._cluster, *self._mixed))
 
 
 def _absolute(name: str, url: str | os.PathLike[str]) -> str:

@@ -96,6 +96,11 @@ class LocalServer:
                 watcher.start()
                 self._watcher = watcher
 
+    def users(self) -> list[Any]:
+        """Returns the objects of this process that use the server."""
+        with self._lock:
+            return list(self._users)
+
     def _watch(self) -> None:
         """Keeps a connection open, and starts the server again when it has ended."""
         while True:
@@ -119,9 +124,7 @@ class LocalServer:
 
     def _pass_credentials(self, server: int) -> None:
         """Makes the users pass their credentials to the server with this process id, unless they have."""
-        with self._lock:
-            users = list(self._users)
-        for user in users:
+        for user in self.users():
             try:
                 user.pass_again(server)
             except Exception as error:

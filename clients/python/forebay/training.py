@@ -21,7 +21,7 @@ from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
 from forebay.counted_iterator import CountedIterator
 from forebay.epoch_stream import epoch_stream
-from forebay.errors import CheckpointMismatchError, RequestError, SnapshotUnavailableError
+from forebay.errors import CheckpointMismatchError, NotFoundError, RequestError, SnapshotUnavailableError
 from forebay.gpu import number_in_use, watch
 from forebay.html import described
 from forebay.loading import LoadingShown, shown_while_counting
@@ -496,7 +496,14 @@ class TrainingDataset(Generic[Item]):
                 epoch, step = self._epoch, self._step
                 shown.begin()
                 try:
-                    item = items.next()
+                    try:
+                        item = items.next()
+                    except NotFoundError as error:
+                        if not self._cluster.open_again(error):
+                            raise
+                        self.close()
+                        items = source(last)
+                        item = items.next()
                 except SnapshotUnavailableError as error:
                     raise_with_remedy(error, self._cluster.is_of_open)
                 shown.end()

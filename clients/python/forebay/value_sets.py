@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from forebay import _forebay, sending
-from forebay.cluster import Cluster
+from forebay.cluster import Cluster, WrappedCluster
 from forebay.errors import RequestError
 
 
@@ -37,30 +37,18 @@ class ValueSets:
         return list(self._sets.values())
 
 
-class ClusterWithValues(Cluster):
+class ClusterWithValues(WrappedCluster):
     """A cluster whose trainings refer to sets of values."""
 
     def __init__(self, cluster: Cluster, values: ValueSets) -> None:
-        self._cluster, self._values, self.options, self.is_of_open = cluster, values, cluster.options, cluster.is_of_open
-
-    @property
-    def native(self) -> Any:
-        """The native client of the cluster."""
-        return self._cluster.native
-
-    @native.setter
-    def native(self, native: Any) -> None:
-        self._cluster.native = native
+        super().__init__(cluster)
+        self._values = values
 
     def __getstate__(self) -> dict[str, Any]:
         return {"cluster": self._cluster, "values": self._values}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["cluster"], state["values"])  # type: ignore[misc]
-
-    def url_of(self, dataset: str) -> str | None:
-        """Returns the path or URL of a dataset as the cluster does."""
-        return self._cluster.url_of(dataset)
 
     def values(self) -> list[_forebay.ValueSet]:
         """Returns the sets of values."""

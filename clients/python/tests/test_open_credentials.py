@@ -171,6 +171,34 @@ print(ds.num_rows, len(found))
     assert host.run(program, URL, **store.environment(ID, SECRET)) == f"{ROWS} {ROWS // 1000}"
 
 
+def test_a_mixed_dataset_gets_its_credentials_again_after_its_object_is_gone(host: Host, store: Store) -> None:  # noqa: F811
+    program = """
+import gc, pickle
+main, mixed = (forebay.open(url, retry_deadline=30) for url in sys.argv[1:])
+options = dict(batch_size=1000, mix={mixed.name: 0.25}, columns=["n"], seed=5)
+expected = [batch["n"].to_numpy().tolist() for batch in main.train(**options)]
+training = main.train(**options, values={"n": [1]}, filter="NOT n IN (:n) OR n IS NOT NULL")
+alone = main.train(**options)
+del mixed
+gc.collect()
+found = []
+for batch in alone:
+    found.append(batch["n"].to_numpy().tolist())
+    if batch.step == 3:
+        kill_server()
+assert found == expected
+kill_server()
+assert [batch["n"].to_numpy().tolist() for batch in training.steps(len(expected))] == expected
+kill_server()
+assert pickle.loads(pickle.dumps(alone)).num_rows == alone.num_rows
+print(len(found))
+"""
+    for name, body in list(store.objects.items()):
+        store.objects[name.replace("rows/", "more/")] = body
+    found = host.run(program, URL, f"s3://{BUCKET}/more", **store.environment(ID, SECRET))
+    assert int(found) > 20
+
+
 def test_a_checkpoint_continues_with_other_credentials(host: Host, store: Store) -> None:  # noqa: F811
     store.secrets["AKIAFOREBAYOTHER"] = "another-secret"
     saving = TRAINING + """
