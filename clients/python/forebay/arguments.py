@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
+import re
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -16,6 +18,9 @@ MAX_NUMBER = 2**64 - 1
 SECRET = ("token", "token_file", "key", "certificate", "ca")
 # Options with the path of a PEM file, and the beginning of the content of one.
 PEM_FILES, PEM_START = ("key", "certificate", "ca"), "-----BEGIN"
+# Beginning of a URL of a server, and the form of one without a scheme, HOST:PORT. The native client checks the rest.
+SERVER_SCHEME = re.compile(r"\s*([a-z][a-z0-9+.-]*://|unix:)", re.IGNORECASE)
+HOST_PORT = re.compile(r"(\[[0-9a-f:.%]+\]|[a-z0-9_.-]+):[0-9]{1,5}/?", re.IGNORECASE)
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
@@ -61,6 +66,24 @@ def number(name: str, value: Any, expected: str) -> None:
         raise RequestError(f"{name} is {value!r}, expected {expected}")
 
 
+def check_server_urls(urls: Sequence[Any]) -> None:
+    """Checks that the arguments of `connect` look like URLs of servers. The errors do not contain them: they may be tokens or passwords.
+
+    Raises:
+        RequestError: One is something else.
+    """
+    for number, url in enumerate(urls, 1):
+        if not isinstance(url, str):
+            shown = repr(url) if isinstance(url, numbers.Number) else f"of type {type(url).__name__}"
+            raise RequestError(f"a URL is {shown}, expected a string; pass several URLs as connect(*urls)")
+        if not SERVER_SCHEME.match(url) and not HOST_PORT.fullmatch(url):
+            which = "the URL" if len(urls) == 1 else f"the URL number {number}"
+            raise RequestError(
+                f"{which} is invalid, expected HOST:PORT, grpc://HOST:PORT, grpc+tls://HOST:PORT or unix:/PATH; it is not shown, because it may "
+                "be a token, which is passed as token=..."
+            )
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Checks the types of options of `connect` by the ends of their names.
 
@@ -85,8 +108,17 @@ def _secret(name: str, value: Any) -> None:
     is_path = name != "token" and hasattr(value, "__fspath__")
     if not isinstance(value, str) and not is_path:
         raise RequestError(f"{name} is of type {type(value).__name__}, expected a string")
-    if name in PEM_FILES and isinstance(value, str) and value.lstrip().startswith(PEM_START):
+    if name in PEM_FILES and isinstance(value, str) and PEM_START in value:
         raise RequestError(f"{name} is the content of a PEM file, expected the path of the file")
+    if name != "token" and isinstance(value, str) and not os.path.exists(value) and not _looks_like_path(value):
+        expected = "the path of a file with the token; a token is passed as token=..." if name == "token_file" else "the path of a PEM file"
+        raise RequestError(f"{name} names no file, and is not shown, because it may be the secret itself; expected {expected}")
+
+
+def _looks_like_path(text: str) -> bool:
+    """Returns true for an absolute path, and for one in another folder that exists. Errors of the native client contain it."""
+    folder = os.path.dirname(text)
+    return os.path.isabs(text) or (folder != "" and os.path.isdir(folder))
 
 
 def size(name: str, value: Any) -> str | int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import logging
-import numbers
 import operator
 import os
 import re
@@ -136,11 +135,7 @@ def connect(
     else:
         arguments.number("wait_for_server", wait_for_server, "True, False or a number of seconds")
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
-    for url in urls:
-        if not isinstance(url, str):
-            # Anything but a number may contain a password.
-            shown = repr(url) if isinstance(url, numbers.Number) else f"of type {type(url).__name__}"
-            raise RequestError(f"a URL is {shown}, expected a string; pass several URLs as connect(*urls)")
+    arguments.check_server_urls(urls)
     if isinstance(trusted_hosts, str):
         raise RequestError(f"trusted_hosts is {trusted_hosts!r}, expected a sequence of hosts")
     options["trusted_hosts"] = list(trusted_hosts)

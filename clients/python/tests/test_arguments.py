@@ -141,6 +141,14 @@ def test_urls_of_another_type_are_errors_that_say_what_is_expected() -> None:
         (lambda: forebay.connect("grpc://h", token_file=b"S3CR3T"), "token_file is of type bytes, expected a string"),
         (lambda: forebay.connect("grpc://h", key=b"S3CR3T"), "key is of type bytes, expected a string"),
         (lambda: forebay.connect("grpc://h", key="-----BEGIN PRIVATE KEY-----S3CR3T"), "key is the content of a PEM file, expected the path"),
+        (lambda: forebay.connect("grpc://h", ca="\ufeff-----BEGIN CERTIFICATE-----S3CR3T"), "ca is the content of a PEM file, expected the path"),
+        (lambda: forebay.connect("grpc://h", key="'-----BEGIN PRIVATE KEY-----S3CR3T"), "key is the content of a PEM file, expected the path"),
+        (lambda: forebay.connect("grpc://h", key="MIIEvQS3CR3T/x"), "key names no file, and is not shown, .*; expected the path of a PEM file"),
+        (lambda: forebay.connect("grpc://h", token_file="S3CR3T"), "token_file names no file, and is not shown, .* token is passed as token="),
+        (lambda: forebay.connect("grpc://h:8815", "S3CR3T"), "the URL number 2 is invalid, expected .* grpc://HOST:PORT, .* passed as token="),
+        (lambda: forebay.connect("grpc://h:8815", "Bearer S3CR3T"), "the URL number 2 is invalid"),
+        (lambda: forebay.connect("h:8815", "user:S3CR3T"), "the URL number 2 is invalid"),
+        (lambda: forebay.connect("eyJhbGciOi.J9.S3CR3T"), "the URL is invalid, expected HOST:PORT, .*; it is not shown, because it may be a token"),
         (lambda: forebay.connect(b"grpc://user:S3CR3T@h"), "a URL is of type bytes, expected a string"),
         (lambda: forebay.connect(["grpc://user:S3CR3T@h"]), r"a URL is of type list, expected a string; pass several URLs as connect\(\*urls\)"),
         (lambda: forebay.open(b"s3://user:S3CR3T@b"), "url is a bytes, expected the path or URL"),
@@ -152,6 +160,15 @@ def test_an_error_does_not_repeat_what_may_be_secret(call: Any, message: str) ->
     with pytest.raises((forebay.errors.RequestError, TypeError), match=message) as raised:
         call()
     assert "S3CR3T" not in str(raised.value)
+
+
+def test_urls_and_paths_of_files_reach_the_native_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("grpc://h", "grpc+tls://h:1", "unix:/run/x.sock", "grpc+unix:///run/x.sock", "localhost:8815", "[::1]:8815", "10.0.0.1:8815", "a-b.example:8815"):
+        assert repr(forebay.connect(url)) == f"<forebay.Client of {url}>"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text("secret")
+    for path in ("token", "./absent", "/etc/absent", Path("absent")):
+        assert forebay.connect("grpc://h", token_file=path) is not None
 
 
 @pytest.mark.parametrize(
