@@ -361,6 +361,8 @@ class LocalCluster(Cluster):
     @property
     def native(self) -> Any:
         """The native client."""
+        if self._server.is_removed():
+            self.find_server()
         self._server.ensure(self)
         if self._opened_by is None:
             self.open()
@@ -369,6 +371,18 @@ class LocalCluster(Cluster):
     @native.setter
     def native(self, native: Any) -> None:
         self._native = native
+
+    def find_server(self) -> None:
+        """Uses the server of the current runtime folder, if that of the last one was removed. The next call opens the dataset there."""
+        last, found = self._server, local_server()
+        if found is last:
+            return
+        LOG.warning("%s was removed, as at a logout; its server is replaced by the one in %s when it has stopped", last.folder, found.folder)
+        self._server, self.urls, self._opened_by = found, [found.url], None
+        # The settings are those of the last server.
+        self._request["settings"] = ""
+        self._native = self._connected()
+        found.replace(last, self)
 
     def open(self) -> str:
         """Makes the server open the dataset with the credentials of this process. Returns its name."""
@@ -414,6 +428,8 @@ class LocalCluster(Cluster):
         """Opens the dataset again if an error says that the server lacks it, as after a restart with another cache folder. Returns true if it did."""
         if self._name is None or f"no dataset '{self._name}'" not in str(error):
             return False
+        if self._server.is_removed():
+            self.find_server()
         self.open()
         return True
 

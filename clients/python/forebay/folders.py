@@ -107,7 +107,7 @@ def path_variables() -> dict[str, str]:
     return {name: path if "://" in path else os.path.abspath(path) for name, path in given.items()}
 
 
-def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
+def cache_folder(last: Path | None, is_restart: bool = False, timeout: float = RELEASE_TIMEOUT_S) -> Path:
     """Returns a cache folder that no server uses: in `$XDG_CACHE_HOME/forebay-local` or `~/.cache/forebay-local`, or in the
     temporary directory if that can't be written.
 
@@ -115,6 +115,7 @@ def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
         last: Cache folder of the last server with the same runtime folder, which may not have ended completely. It is used
             again if it is in one of these places.
         is_restart: True to use `last` again wherever it is, because its state has the snapshots of running trainings.
+        timeout: Time in seconds for which a server in `last` is waited for.
 
     Raises:
         OSError: There is no such folder.
@@ -122,7 +123,7 @@ def cache_folder(last: Path | None, is_restart: bool = False) -> Path:
     """
     if last is not None and not is_restart and last.parent not in _cache_parents():
         last = None
-    deadline = time.monotonic() + RELEASE_TIMEOUT_S
+    deadline = time.monotonic() + timeout
     while last is not None and last.is_dir():
         if is_unused(last):
             return last

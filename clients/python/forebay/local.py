@@ -35,6 +35,8 @@ MAX_LOG_SIZE = "16MiB"
 RESTART_DELAY_S = 1.0
 # Part of the server's message for a cache folder that is locked.
 DIRECTORY_IN_USE = "is used by another server"
+# Time for which a server is waited for that no process can reach, because its runtime folder was removed. It stops when it is idle.
+UNREACHABLE_TIMEOUT_S = 90
 # Time between two attempts to start a server while the last one stops.
 RETRY_S = 0.1
 # Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
@@ -61,6 +63,8 @@ class LocalServer:
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         # Server whose version was compared.
         self._compared: int | None = None
+        # Content of `last-start.json` when it was read last. The runtime folder may be removed.
+        self._known: dict[str, Any] = {}
         self.reset()
 
     @property
@@ -91,10 +95,29 @@ class LocalServer:
                 with suppress(OSError):
                     # The user knows the version of a server that this process has started.
                     self._compared = self.pid()
+            self.last_start()
             if self._watcher is None:
                 watcher = threading.Thread(target=self._watch, name="forebay-server", daemon=True)
                 watcher.start()
                 self._watcher = watcher
+
+    def is_removed(self) -> bool:
+        """Returns true if the runtime folder was removed, as by systemd at the end of the last login of the user."""
+        return not os.path.isdir(self.folder)
+
+    def replace(self, removed: LocalServer, user: Any) -> None:
+        """Makes a user of a server whose runtime folder was removed use this server. If this one is not running, it is started with the settings of
+        the other one.
+        """
+        if not self.is_running():
+            with locked(self.folder / "lock", self.is_running) as is_held:
+                if is_held:
+                    # The last start in this folder was one of an earlier login.
+                    (self.folder / "last-start.json").unlink(missing_ok=True)
+            self._known = removed.last_start()
+        self.ensure(user)
+        with removed._lock:
+            removed._users.discard(user)
 
     def users(self) -> list[Any]:
         """Returns the objects of this process that use the server."""
@@ -117,7 +140,11 @@ class LocalServer:
                     self._watcher = None
                     return
             try:
-                self._start_unless_running(None)
+                if self.is_removed():
+                    for user in self.users():
+                        user.find_server()
+                if self.users():
+                    self._start_unless_running(None)
             except Exception as error:
                 LOG.warning("the server did not start, trying again: %s", error)
                 time.sleep(RESTART_DELAY_S)
@@ -230,11 +257,12 @@ class LocalServer:
         return None if used is None else Path(used)
 
     def last_start(self) -> dict[str, Any]:
-        """Returns settings, cache folder and process of the last start; an empty dict if there was none."""
-        try:
-            return json.loads((self.folder / "last-start.json").read_text())
-        except (OSError, ValueError):
-            return {}
+        """Returns settings, cache folder and process of the last start; an empty dict if there was none, or if this process has not read it before
+        its file was removed.
+        """
+        with suppress(OSError, ValueError):
+            self._known = json.loads((self.folder / "last-start.json").read_text())
+        return self._known
 
     def _start(self, settings: Mapping[str, Any], last: Mapping[str, Any], variables: Mapping[str, str], is_restart: bool) -> None:
         """Starts the server and waits until it accepts connections. The lock has to be held.
@@ -247,7 +275,8 @@ class LocalServer:
         """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
         if "cache_dir" not in flags:
-            flags["cache_dir"] = variables.get("FOREBAY_CACHE_DIR") or str(cache_folder(self.last_cache_folder(), is_restart))
+            found = variables.get("FOREBAY_CACHE_DIR") or cache_folder(self.last_cache_folder(), is_restart, self._release_timeout())
+            flags["cache_dir"] = str(found)
         check_unmarked(Path(flags["cache_dir"]))
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
@@ -262,7 +291,7 @@ class LocalServer:
                 process = self._launch(command, variables)
                 break
             except ServerStartError as error:
-                deadline = deadline or time.monotonic() + RELEASE_TIMEOUT_S
+                deadline = deadline or time.monotonic() + self._release_timeout()
                 if not is_stopping or DIRECTORY_IN_USE not in str(error) or time.monotonic() > deadline:
                     raise ServerStartError(_of_arguments(str(error), settings)) from error
                 time.sleep(RETRY_S)
@@ -276,6 +305,11 @@ class LocalServer:
             end(process)
             raise
         LOG.warning("%s", _started_message(process.pid, flags))
+
+    def _release_timeout(self) -> int:
+        """Returns the time for which a start waits until the cache folder of the last server is free."""
+        is_reachable = (self.folder / "last-start.json").exists()
+        return RELEASE_TIMEOUT_S if is_reachable else UNREACHABLE_TIMEOUT_S
 
     def _launch(self, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Runs the command of a server with these variables, and waits until it accepts connections."""
