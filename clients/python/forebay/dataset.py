@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, Mapping, Sequence, overload
 from urllib.parse import unquote
 
-from forebay import _forebay, arguments
+from forebay import _forebay, arguments, no_parquet
 from forebay.batch import Batch
 from forebay.client import Client, connect
 from forebay.cluster import Cluster, WrappedCluster, to_json
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("forebay")
 # Parts of the messages of a server that was started for other arguments.
 OTHER_SERVER = ("the running server has other settings", "lookups are by [")
-# Part of the message of a server for a file whose end is missing.
-UNFINISHED = 'expected "PAR1"'
 # More than any host has cores. A mistyped number would start as many threads.
 MAX_CPU_THREADS = 1024
 
@@ -408,12 +406,10 @@ class LocalCluster(Cluster):
                 "key and settings"
             ) from error
         except DataLossError as error:
-            if UNFINISHED not in str(error):
+            hint = no_parquet.hint(str(error))
+            if hint is None:
                 raise
-            raise DataLossError(
-                f"{error}; if a program is still writing the file, open the dataset again when it has ended. A writer can avoid this with a name "
-                "that does not end in .parquet, and rename the complete file"
-            ) from error
+            raise DataLossError(f"{error}; {hint}") from error
         self._opened_by, self._name = server, opened["dataset"]
         return opened["dataset"]
 

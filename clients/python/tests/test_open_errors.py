@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -44,6 +45,43 @@ except forebay.errors.DataLossError as error:
     (tmp_path / "rows.parquet").write_bytes(written[: len(written) // 2])
     message = host.run(program, tmp_path)
     assert f"{tmp_path}/rows.parquet is corrupt" in message and "if a program is still writing the file, open the dataset again" in message, message
+
+
+def test_a_file_that_is_no_parquet_file_is_an_error_that_says_what_it_is(host: Host, tmp_path: Path) -> None:  # noqa: F811
+    contents = {
+        "csv": (b"a,b\n" + b"1,2\n" * 100, "another file, such as CSV or JSON; convert it to Parquet"),
+        "gz": (gzip.compress(b"PAR1" * 100), "a file that is compressed as a whole with gzip; decompress it"),
+        "html": (b"<html>404 not found</html>", "a page or another text; download the file itself"),
+        "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a pointer of Git LFS; run `git lfs pull`"),
+        "arrow": (b"ARROW1\0\0" * 10 + b"ARROW1", "an Arrow file, also known as Feather; convert it to Parquet"),
+    }
+    for name, (content, _) in contents.items():
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+    program = """
+for path in sys.argv[1:]:
+    try:
+        forebay.open(path)
+    except forebay.errors.DataLossError as error:
+        print(error)
+"""
+    messages = host.run(program, *(tmp_path / f"{name}.parquet" for name in contents)).splitlines()
+    for message, (_, expected) in zip(messages, contents.values(), strict=True):
+        assert message.endswith(f"; it is no Parquet file, because it does not begin with PAR1 either: it is {expected}"), message
+
+
+def test_the_binary_is_that_of_the_folder_in_which_the_dataset_was_opened(host: Host, tmp_path: Path) -> None:  # noqa: F811
+    pq.write_table(pa.table({"n": range(10)}), tmp_path / "rows.parquet")
+    program = """
+os.chdir(sys.argv[1])
+os.symlink(os.environ.pop("FOREBAY_BIN"), "binary")
+os.environ["FOREBAY_BIN"] = "./binary"
+ds = forebay.open("rows.parquet", retry_deadline=20)
+os.mkdir("outputs")
+os.chdir("outputs")
+kill_server()
+print(ds.head(10).num_rows)
+"""
+    assert host.run(program, tmp_path) == "10"
 
 
 def test_an_error_for_changed_files_says_to_open_the_dataset_again(host: Host, tmp_path: Path) -> None:  # noqa: F811
