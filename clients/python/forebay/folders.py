@@ -201,4 +201,7 @@ def _held(folder: Path, kind: int) -> Iterator[bool]:
     try:
         yield is_held
     finally:
+        if is_held:
+            # A child that was forked in the meantime has a copy of the descriptor.
+            fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)

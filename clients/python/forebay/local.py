@@ -63,6 +63,8 @@ class LocalServer:
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         # Server whose version was compared.
         self._compared: int | None = None
+        # Path of the server's binary when a dataset was opened last. The process may change its current folder later.
+        self._binary: str | None = None
         # Content of `last-start.json` when it was read last. The runtime folder may be removed.
         self._known: dict[str, Any] = {}
         self.reset()
@@ -91,6 +93,11 @@ class LocalServer:
             return
         with self._lock:
             self._users.add(user)
+            if settings is not None or self._binary is None:
+                self._binary = None
+                # Without a server that runs, the start raises the error.
+                with suppress(OSError):
+                    self._binary = binary()
             if self._start_unless_running(settings):
                 with suppress(OSError):
                     # The user knows the version of a server that this process has started.
@@ -115,9 +122,9 @@ class LocalServer:
                     # The last start in this folder was one of an earlier login.
                     (self.folder / "last-start.json").unlink(missing_ok=True)
             self._known = removed.last_start()
-        self.ensure(user)
         with removed._lock:
             removed._users.discard(user)
+        self.ensure(user)
 
     def users(self) -> list[Any]:
         """Returns the objects of this process that use the server."""
@@ -275,12 +282,13 @@ class LocalServer:
         """
         flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
         if "cache_dir" not in flags:
-            found = variables.get("FOREBAY_CACHE_DIR") or cache_folder(self.last_cache_folder(), is_restart, self._release_timeout())
-            flags["cache_dir"] = str(found)
+            folder = variables.get("FOREBAY_CACHE_DIR") or cache_folder(self.last_cache_folder(), is_restart, self._release_timeout())
+            flags["cache_dir"] = str(folder)
         check_unmarked(Path(flags["cache_dir"]))
         if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
             flags["exit_when_idle"] = IDLE_TIMEOUT
-        command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]
+        program = self._binary if self._binary is not None and os.path.exists(self._binary) else binary()
+        command = [program, "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]
         for name, value in flags.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         deadline = None

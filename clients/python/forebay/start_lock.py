@@ -28,9 +28,16 @@ def locked(path: Path, is_done: Callable[[], bool]) -> Iterator[bool]:
     While the lock is held, the file contains the process id of its holder.
 
     Raises:
-        ServerStartError: Another process holds the lock for too long.
+        ServerStartError: Another process holds the lock for too long, or the file cannot be opened.
+        FileNotFoundError: Its folder was removed.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        # The folder was removed. A later attempt uses another one.
+        raise
+    except OSError as error:
+        raise ServerStartError(f"the server does not start: {path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder that can be written") from error
     try:
         is_held = _wait_for(lock, path, is_done)
         try:

@@ -294,7 +294,7 @@ try:
 except forebay.errors.ServerStartError as error:
     print(error)
 """
-    for name in ("server.log", "last-start.new"):
+    for name in ("lock", "server.log", "last-start.new"):
         # A folder in place of a file, as a full or a read-only disk would be.
         (host.runtime / name).mkdir(parents=True, mode=0o700)
         host.runtime.chmod(0o700)

@@ -172,6 +172,25 @@ def test_processes_that_look_whether_a_cache_folder_is_used_do_not_count_as_serv
             assert not is_held
 
 
+def test_a_child_that_is_forked_during_a_look_does_not_lock_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+
+    def opened(*arguments: Any, open_file: Any = os.open) -> int:
+        lock = open_file(*arguments)
+        # A forked child has a copy of the descriptor.
+        copies.append(os.dup(lock))
+        return lock
+
+    monkeypatch.setattr("forebay.folders.os.open", opened)
+    assert folders.is_unused(tmp_path)
+    with folders.held(tmp_path) as is_held:
+        assert is_held
+    with folders.held(tmp_path) as is_held:
+        assert is_held
+    for copy in copies:
+        os.close(copy)
+
+
 # Listens at the socket of the server, and removes it at SIGTERM. The process ends when it can read a line.
 SLOW_SERVER = """
 import signal, socket, sys
