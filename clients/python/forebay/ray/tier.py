@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Mapping
 
 import ray
@@ -49,15 +50,15 @@ class Tier:
 
         Args:
             servers: Number of servers, at least 1.
-            datasets: Path or URL of each dataset by name, which all nodes can read.
-            state: Path or URL of the state, which all nodes reach. Required with several servers.
+            datasets: Absolute path or URL of each dataset by name, which all nodes can read.
+            state: Absolute path or URL of the state, which all nodes reach. Required with several servers.
             name: Name of the tier, with which `existing` finds it. It must be unique in the Ray cluster.
             cpus: CPUs of each server, which Ray reserves. It is also the number of threads that decode, at least 1, unless
                 `cpu_threads` is given.
             resources: Further resources of each server that Ray reserves, such as `memory` in bytes, or a custom one that only
                 nodes with a local disk have.
             strategy: `STRICT_SPREAD` puts each server on a node of its own, `SPREAD` puts several on a node if there are too few.
-            cache_dir: Folder for the caches on a disk of each node. Default: a folder of this user in the temporary directory.
+            cache_dir: Absolute path of a folder for the caches on a disk of each node. Default: a folder of this user in the temporary directory.
             port: Port of gRPC on each node. Default: a free one, which a restarted server keeps.
             start_timeout: Time until Ray has the resources, and until each server accepts connections, in seconds.
             **settings: Further settings by the names of the flags of `forebay serve`, such as `tokens="/etc/forebay/tokens.toml"`,
@@ -77,6 +78,9 @@ class Tier:
         for argument, url in (("state", state), *((f"datasets[{key!r}]", url) for key, url in datasets.items())):
             if url is not None:
                 check_url(argument, str(url))
+                _check_absolute(argument, str(url), ":" in str(url).partition("/")[0])
+        if cache_dir is not None:
+            _check_absolute("cache_dir", str(cache_dir), None)
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy is {strategy!r}, expected one of {', '.join(STRATEGIES)}")
         if taken := sorted(settings.keys() & set(FIXED)):
@@ -185,6 +189,22 @@ class Tier:
 
     def _server(self, number: int) -> Any:
         return _find(self.name, f"server-{number}")
+
+
+def _check_absolute(argument: str, path: str, is_url: bool | None) -> None:
+    """Checks that a path is absolute, because each server runs in a folder of its own.
+
+    Args:
+        argument: Name of the argument.
+        path: The path or URL.
+        is_url: True if it is a URL; None if it must not be one.
+
+    Raises:
+        ValueError: It is a relative path.
+    """
+    if not os.path.isabs(path) and not is_url:
+        expected = "an absolute path" if is_url is None else "an absolute path or a URL"
+        raise ValueError(f"{argument} is {path!r}, expected {expected}: the servers run in other folders than this process")
 
 
 def _find(tier: str, actor: str) -> Any:
