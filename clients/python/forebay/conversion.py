@@ -137,6 +137,11 @@ class Conversion:
             if not -(2**63) <= int(value) < 2**63:
                 raise OverflowError(f"missing is {value}, which is outside of the range of times, whose numbers have 64 bits")
             return np.array(int(value)).astype(dtype)
+        if dtype.kind == "f" and math.isfinite(value):
+            with np.errstate(over="ignore"):
+                is_infinite = np.isinf(np.array(value, dtype))
+            if is_infinite:
+                raise OverflowError(f"missing is {value}, which is outside of the range of {dtype}")
         return value
 
     def _arrays(self, items: Any, offsets: _forebay.Column, valid: _forebay.Column | None) -> list[Any]:
@@ -272,7 +277,8 @@ def without_nulls(array: np.ndarray, name: str, are_items: bool = False) -> np.n
         return array
     count = int(np.count_nonzero(np.ma.getmaskarray(array)))
     if count:
-        what, others = ("null items", "") if are_items else ("nulls", f"missing='mask' for 0 and a mask, '{name} IS NOT NULL' as filter, ")
+        quoted = '"' + name.replace('"', '""') + '"'
+        what, others = ("null items", "") if are_items else ("nulls", f"missing='mask' for 0 and a mask, '{quoted} IS NOT NULL' as filter, ")
         raise NullValueError(
             f"column '{name}' has {count} {what} in this batch, which a tensor of {array.dtype} cannot represent; expected {others}"
             "missing=NUMBER, or missing='nan' for float64"

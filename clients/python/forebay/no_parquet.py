@@ -1,4 +1,4 @@
-"""What a file is that the server rejects because it does not end as a Parquet file does."""
+"""Hints for files that the server rejects because they do not end as Parquet files do: what they are, and what to do."""
 
 from __future__ import annotations
 

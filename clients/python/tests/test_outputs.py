@@ -8,6 +8,7 @@ import datetime
 import importlib.util
 import math
 import pickle
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -281,7 +282,7 @@ def test_a_tensor_has_the_type_of_its_column_and_a_null_is_an_error_with_its_rem
     client = forebay.connect(ids.location)
     options = {"batch_size": 2, "shuffle": {"none": {}}, "columns": ["id", "flag", "sure"], "output": output}
     with integers_of_64_bits(output):
-        with pytest.raises(forebay.errors.NullValueError, match="column 'id' has 1 nulls in this batch.*missing='mask'.*'id IS NOT NULL' as filter"):
+        with pytest.raises(forebay.errors.NullValueError, match="column 'id' has 1 nulls in this batch.*missing='mask'.*'\"id\" IS NOT NULL' as filter"):
             next(iter(client.train("ids", **options)))
         kept = list(client.train("ids", filter="id IS NOT NULL", **options))
         masked = list(client.train("ids", missing="mask", **options))
@@ -639,3 +640,24 @@ def test_a_number_for_missing_times_that_is_too_large_is_an_error_that_names_it(
             with pytest.raises(OverflowError, match=f"missing is {number}, which is outside of the range of times"):
                 batch[name].to_numpy(missing=number)
         assert batch[name].to_numpy(missing=2**63 - 1).astype(np.int64).tolist() == [2**63 - 1, 1]
+
+
+def test_a_number_for_missing_floats_that_would_be_infinite_is_an_error_that_names_it(batch: forebay.Batch) -> None:
+    for name, number, kind in (("float16_null", 70_000, "float16"), ("float32_null", 1e300, "float32"), ("float32_null", -1e39, "float32")):
+        with pytest.raises(OverflowError, match=re.escape(f"missing is {number}, which is outside of the range of {kind}")):
+            batch[name].to_numpy(missing=number)
+    assert np.isinf(batch["float16_null"].to_numpy(missing=float("inf"))).any()
+    assert batch["float32_null"].to_numpy(missing=1e38).max() == np.float32(1e38)
+
+
+def test_the_filter_in_the_error_for_nulls_quotes_the_name_of_the_column(pool: Pool, tmp_path: Path) -> None:
+    skip_without("torch")
+    names = ["trip distance", 'x"y', "select", "Delay", "ünï"]
+    pq.write_table(pa.table({name: pa.array([1, None, 3]) for name in names}), tmp_path / "rows.parquet")
+    client = forebay.connect(pool.start({"rows": tmp_path / "rows.parquet"}).location)
+    for name in names:
+        batch = next(iter(client.train("rows", batch_size=3, columns=name)))
+        with pytest.raises(forebay.errors.NullValueError) as raised:
+            batch[name].to_torch()
+        (condition,) = re.findall("mask, '(.* IS NOT NULL)' as filter", str(raised.value))
+        assert client.train("rows", batch_size=1, filter=condition).num_rows == 2
