@@ -109,6 +109,9 @@ def _check_request(request: Mapping[str, Any]) -> None:
         for name in names:
             if name in request and not forms[expected](request[name]):
                 raise CheckpointMismatchError(f"{name} in the request of the state is {request[name]!r}, expected {expected}")
+    for mixed in request.get("mix", ()):
+        if not all(isinstance(mixed.get(name), str) for name in ("dataset", "snapshot")):
+            raise CheckpointMismatchError(f"mix in the request of the state has {dict(mixed)!r}, expected strings as dataset and snapshot")
 
 
 def check_step(state: Mapping[str, Any], steps: int) -> None:
@@ -177,6 +180,11 @@ def _check_mixture(saved: Mapping[str, Any], given: Mapping[str, Any], is_of_ope
     shown = ", ".join(map(repr, now))
     if not then:
         message = f"the state was saved without mix, but this training has mix {shown}; leave it out"
+    elif sorted(then) == sorted(now):
+        raise CheckpointMismatchError(
+            f"the state was saved with mix {', '.join(map(repr, then))}, but mix is {shown}, in another order; pass the datasets of mix in the "
+            "order of the state"
+        )
     else:
         message = f"the state was saved with mix {', '.join(map(repr, then))}, but mix is {shown}; pass the same mix to train"
     other = "; another path is another dataset, even if it leads to the same files" if then and is_of_open else ""
@@ -246,21 +254,26 @@ def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str)
 
 
 def _with_windows_of(saved: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a request whose windows have the size of those of a state, if it has windows of any size: `shuffle=True`.
+    """Returns a request with what its shuffle leaves open as in a state: the size of windows of any size (`shuffle=True`), and the partitions.
 
     Raises:
-        CheckpointMismatchError: The state has no windows.
+        CheckpointMismatchError: The request has windows of any size, and the state has no windows.
     """
-    if given.get("shuffle") != ANY_WINDOWS:
+    mode, then = given.get("shuffle"), saved.get("shuffle", {})
+    if mode is None:
         return given
-    then = saved.get("shuffle", {})
-    if "none" in then or "global" in then:
-        raise CheckpointMismatchError(
-            f"the state was saved with shuffle {then!r}, but shuffle is True, which has windows; pass the same shuffle to train, leave it "
-            "out for that of the state, or start the training without the state"
-        )
-    windows = {"window_rows": then["window_rows"]} if "window_rows" in then else ANY_WINDOWS
-    return {**given, "shuffle": windows}
+    if not mode.keys() - {"partitions"}:
+        if "none" in then or "global" in then:
+            shown = f"partitions is {mode['partitions']}" if mode else "shuffle is True"
+            raise CheckpointMismatchError(
+                f"the state was saved with shuffle {then!r}, but {shown}, which has windows; pass the same shuffle to train, leave it "
+                "out for that of the state, or start the training without the state"
+            )
+        mode = {**({"window_rows": then["window_rows"]} if "window_rows" in then else ANY_WINDOWS), **mode}
+    is_same_mode = all((name in mode) == (name in then) for name in ("none", "global"))
+    if "partitions" in then and is_same_mode:
+        mode = {"partitions": then["partitions"], **mode}
+    return {**given, "shuffle": mode}
 
 
 def raise_with_remedy(error: SnapshotUnavailableError, is_of_open: bool) -> NoReturn:

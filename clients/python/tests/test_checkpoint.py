@@ -192,6 +192,13 @@ def test_a_state_of_a_mixture_does_not_load_into_a_mixture_of_other_datasets(poo
         training({"first": 0.5}).load_state_dict(state)
     with pytest.raises(forebay.errors.CheckpointMismatchError, match="saved with mix .*, but mix is .*user < 9"):
         training({"first": {"fraction": 0.25, "filter": "user < 9"}}).load_state_dict(state)
+    both = training({"first": 0.25, "second": 0.25}).state_dict()
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="mix 'first', 'second', but mix is 'second', 'first', in another order; pass") as raised:
+        training({"second": 0.25, "first": 0.25}).load_state_dict(both)
+    assert "another path" not in str(raised.value)
+    for edited in ({"dataset": "first", "fraction": 0.25}, {"snapshot": "x"}, {"dataset": "first", "snapshot": 7}):
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match="mix in the request of the state has .*, expected strings as dataset and snap"):
+            training({"first": 0.25}).load_state_dict({**state, "request": {**state["request"], "mix": [edited]}})
     training({"first": 0.25}).load_state_dict(state)
     # The state has a remainder that mixtures do not have.
     alone = training(None).state_dict()

@@ -73,8 +73,18 @@ def test_a_state_continues_with_other_ranks_and_not_with_other_partitions(client
     resumed = client.train("ids", batch_size=GLOBAL_BATCH, rank=0, world_size=1, seed=5)
     resumed.load_state_dict(state)
     assert ids_of(resumed) == expected[7:]
-    with pytest.raises(errors.CheckpointMismatchError, match="shuffle"):
-        dataset(client, 0, 1, partitions=4).load_state_dict(state)
+    # Windows of any size, and partitions that are not given, are those of the state.
+    for options in ({"shuffle": True}, {"shuffle": None}, {"partitions": None}, {"shuffle": True, "partitions": None}):
+        resumed = dataset(client, 0, 1, **options)
+        resumed.load_state_dict(state)
+        assert ids_of(resumed) == expected[7:], options
+    with pytest.raises(errors.CheckpointMismatchError, match="'window_rows': 1200, .*'partitions': 8.* but shuffle is .*'window_rows': 1200, .*'partitions': 4"):
+        dataset(client, 0, 1, partitions=4, shuffle=True).load_state_dict(state)
+    with pytest.raises(errors.CheckpointMismatchError, match="but shuffle is .*'none'"):
+        dataset(client, 0, 1, partitions=None, shuffle=False).load_state_dict(state)
+    unordered = dataset(client, 0, 1, partitions=None, shuffle=False).state_dict()
+    with pytest.raises(errors.CheckpointMismatchError, match="but partitions is 8, which has windows"):
+        dataset(client, 0, 1, shuffle=None).load_state_dict(unordered)
 
 
 def test_partitions_are_given_once_and_refused_by_name(client: forebay.Client) -> None:
