@@ -23,7 +23,7 @@ import pytest
 
 import forebay
 import server as servers
-from forebay.dataset import LocalCluster
+from forebay.local_cluster import LocalCluster
 from server import Pool, until
 from test_map import is_running
 

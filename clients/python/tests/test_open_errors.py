@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
-from forebay.dataset import LocalCluster
+from forebay.local_cluster import LocalCluster
 from test_open import Host, host  # noqa: F401
 
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform != "linux", reason="the tests find the server with SO_PEERCRED")]
