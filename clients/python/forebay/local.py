@@ -118,10 +118,11 @@ class LocalServer:
         """
         if not self.is_running():
             with locked(self.folder / "lock", self.is_running) as is_held:
-                if is_held:
+                # Another thread or process may have started the server before this one had the lock.
+                if is_held and not self.is_running():
                     # The last start in this folder was one of an earlier login.
                     (self.folder / "last-start.json").unlink(missing_ok=True)
-            self._known = removed.last_start()
+                    self._known = removed.last_start()
         with removed._lock:
             removed._users.discard(user)
         self.ensure(user)
